@@ -1,0 +1,1 @@
+"""The command line. Modules here import nothing heavy at the top: `qdq --help` must answer at once."""

@@ -1,0 +1,52 @@
+"""Training data on the device: pytrees that draw batches inside jitted code."""
+
+from functools import partial
+from typing import NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+
+class Transitions(NamedTuple):
+    """A batch of transitions; `terminals` is 1.0 where the task ended, and 0.0 at a time limit."""
+
+    observations: Array
+    actions: Array
+    rewards: Array
+    next_observations: Array
+    terminals: Array
+
+
+class ReplayBuffer(eqx.Module):
+    """A growing ring of transitions for online training."""
+
+    transitions: Transitions
+    size: Array
+
+    @classmethod
+    def empty(cls, capacity: int, observation_size: int, action_size: int) -> "ReplayBuffer":
+        """A buffer without transitions."""
+        zeros = partial(jnp.zeros, dtype=jnp.float32)
+        observations = (capacity, observation_size)
+        return cls(
+            Transitions(zeros(observations), zeros((capacity, action_size)), zeros(capacity), zeros(observations), zeros(capacity)),
+            jnp.zeros((), jnp.int32),
+        )
+
+    @partial(jax.jit, donate_argnums=0)
+    def insert(self, block: Transitions) -> "ReplayBuffer":
+        """The buffer with `block` appended; the capacity must be a multiple of the block's length."""
+        capacity, length = self.transitions.rewards.shape[0], block.rewards.shape[0]
+        position = self.size % capacity
+        transitions = jax.tree.map(
+            lambda old, new: jax.lax.dynamic_update_slice_in_dim(old, new, position, axis=0), self.transitions, block
+        )
+        return ReplayBuffer(transitions, self.size + length)
+
+    def sample(self, key: Array, batch_size: int) -> Transitions:
+        """Transitions drawn uniformly with replacement."""
+        filled = jnp.minimum(self.size, self.transitions.rewards.shape[0])
+        index = jax.random.randint(key, (batch_size,), 0, filled)
+        return jax.tree.map(lambda array: array[index], self.transitions)

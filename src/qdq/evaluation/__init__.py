@@ -1,0 +1,1 @@
+"""Scores: environments, roll-outs and statistics."""

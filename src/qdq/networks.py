@@ -1,0 +1,185 @@
+"""The networks: plain pytrees of arrays (equinox modules) that work on any leading batch dimensions."""
+
+from collections.abc import Callable
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+LOG_STD_MIN, LOG_STD_MAX = -5.0, 2.0
+
+ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
+    "relu": jax.nn.relu,
+    "mish": jax.nn.mish,
+    "swish": jax.nn.swish,
+}
+
+
+class Linear(eqx.Module):
+    """x @ weight + bias, initialised uniformly in +-1/sqrt(inputs)."""
+
+    weight: Array
+    bias: Array
+
+    def __init__(self, inputs: int, outputs: int, key: Array, scale: float = 1.0):
+        bound = scale / inputs**0.5
+        weight_key, bias_key = jax.random.split(key)
+        self.weight = jax.random.uniform(weight_key, (inputs, outputs), minval=-bound, maxval=bound)
+        self.bias = jax.random.uniform(bias_key, (outputs,), minval=-bound, maxval=bound)
+
+    def __call__(self, x: Array) -> Array:
+        return x @ self.weight + self.bias
+
+
+def layer_norm(x: Array) -> Array:
+    """Zero mean and unit variance over the last axis, without learned scale or shift."""
+    x = x - jnp.mean(x, axis=-1, keepdims=True)
+    return x * jax.lax.rsqrt(jnp.mean(jnp.square(x), axis=-1, keepdims=True) + 1e-5)
+
+
+def strided_group_norm(x: Array, groups: int) -> Array:
+    """Group normalisation where channel c belongs to group c mod `groups`.
+
+    The usual layout (adjacent channels) is the same function up to a permutation of channels, which a dense layer
+    absorbs; this one reduces over a leading axis, which processors do several times faster.
+    """
+    split = x.reshape(*x.shape[:-1], -1, groups)
+    split = split - jnp.mean(split, axis=-2, keepdims=True)
+    split = split * jax.lax.rsqrt(jnp.mean(jnp.square(split), axis=-2, keepdims=True) + 1e-5)
+    return split.reshape(x.shape)
+
+
+class MLP(eqx.Module):
+    """Dense layers with an activation, and optionally a LayerNorm before each activation."""
+
+    layers: tuple[Linear, ...]
+    activation: str = eqx.field(static=True)
+    normalise: bool = eqx.field(static=True)
+
+    def __init__(
+        self,
+        inputs: int,
+        outputs: int,
+        hidden: tuple[int, ...],
+        key: Array,
+        activation: str = "relu",
+        normalise: bool = False,
+    ):
+        sizes = (inputs, *hidden, outputs)
+        keys = jax.random.split(key, len(sizes) - 1)
+        self.layers = tuple(Linear(a, b, k) for a, b, k in zip(sizes[:-1], sizes[1:], keys, strict=True))
+        self.activation = activation
+        self.normalise = normalise
+
+    def __call__(self, x: Array) -> Array:
+        for layer in self.layers[:-1]:
+            x = layer(x)
+            if self.normalise:
+                x = layer_norm(x)
+            x = ACTIVATIONS[self.activation](x)
+        return self.layers[-1](x)
+
+
+class Critics(eqx.Module):
+    """Independent Q functions of (observation, action); a call returns one row per critic."""
+
+    members: tuple[MLP, ...]
+
+    def __init__(
+        self,
+        observation_size: int,
+        action_size: int,
+        hidden: tuple[int, ...],
+        key: Array,
+        activation: str = "relu",
+        normalise: bool = False,
+        count: int = 2,
+    ):
+        self.members = tuple(
+            MLP(observation_size + action_size, 1, hidden, k, activation, normalise)
+            for k in jax.random.split(key, count)
+        )
+
+    def __call__(self, observations: Array, actions: Array) -> Array:
+        inputs = jnp.concatenate([observations, actions], axis=-1)
+        return jnp.stack([jnp.squeeze(member(inputs), axis=-1) for member in self.members])
+
+
+class GaussianPolicy(eqx.Module):
+    """Gaussian over actions with a tanh mean and a log standard deviation that does not depend on the state."""
+
+    mean_network: MLP
+    raw_log_std: Array
+
+    def __init__(self, observation_size: int, action_size: int, hidden: tuple[int, ...], key: Array):
+        self.mean_network = MLP(observation_size, action_size, hidden, key)
+        self.raw_log_std = jnp.zeros(action_size)
+
+    @property
+    def log_std(self) -> Array:
+        return jnp.clip(self.raw_log_std, LOG_STD_MIN, LOG_STD_MAX)
+
+    def __call__(self, observations: Array) -> Array:
+        """The mean: what the policy does when it acts."""
+        return jnp.tanh(self.mean_network(observations))
+
+    def sample(self, observations: Array, key: Array) -> Array:
+        """One action per observation, clipped to the action range."""
+        mean = self(observations)
+        return jnp.clip(mean + jnp.exp(self.log_std) * jax.random.normal(key, mean.shape), -1.0, 1.0)
+
+    def log_density(self, observations: Array, actions: Array) -> Array:
+        """log pi(a | s), summed over the action's dimensions."""
+        z = (actions - self(observations)) * jnp.exp(-self.log_std)
+        return jnp.sum(-0.5 * jnp.square(z) - self.log_std - 0.5 * jnp.log(2 * jnp.pi), axis=-1)
+
+
+class DeterministicPolicy(eqx.Module):
+    """tanh of a dense network."""
+
+    network: MLP
+
+    def __init__(self, observation_size: int, action_size: int, hidden: tuple[int, ...], key: Array):
+        self.network = MLP(observation_size, action_size, hidden, key)
+
+    def __call__(self, observations: Array) -> Array:
+        return jnp.tanh(self.network(observations))
+
+
+class TanhGaussianPolicy(eqx.Module):
+    """A Gaussian squashed by tanh whose spread depends on the state (soft actor-critic)."""
+
+    network: MLP
+
+    def __init__(self, observation_size: int, action_size: int, hidden: tuple[int, ...], key: Array):
+        self.network = MLP(observation_size, 2 * action_size, hidden, key)
+
+    def moments(self, observations: Array) -> tuple[Array, Array]:
+        """Mean and log standard deviation before the tanh."""
+        mean, log_std = jnp.split(self.network(observations), 2, axis=-1)
+        return mean, jnp.clip(log_std, LOG_STD_MIN, LOG_STD_MAX)
+
+    def __call__(self, observations: Array) -> Array:
+        return jnp.tanh(self.moments(observations)[0])
+
+    def sample_with_log_density(self, observations: Array, key: Array) -> tuple[Array, Array]:
+        """One action per observation and its log density."""
+        mean, log_std = self.moments(observations)
+        noise = jax.random.normal(key, mean.shape)
+        raw = mean + jnp.exp(log_std) * noise
+        log_density = -0.5 * jnp.square(noise) - log_std - 0.5 * jnp.log(2 * jnp.pi)
+        # log(1 - tanh(raw)^2), written so that it stays finite for large |raw|.
+        log_slope = 2.0 * (jnp.log(2.0) - raw - jax.nn.softplus(-2.0 * raw))
+        return jnp.tanh(raw), jnp.sum(log_density - log_slope, axis=-1)
+
+
+def copy(tree: Any) -> Any:
+    """A copy that shares no buffer with `tree`, so that both can live in one donated state."""
+    return jax.tree.map(lambda leaf: jnp.array(leaf, copy=True) if eqx.is_array(leaf) else leaf, tree)
+
+
+def moving_average(average: Any, online: Any, rate: float | Array) -> Any:
+    """(1 - rate) * average + rate * online, leaf by leaf."""
+    return jax.tree.map(lambda a, o: a + rate * (o - a) if eqx.is_inexact_array(a) else a, average, online)

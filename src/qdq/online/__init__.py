@@ -1,0 +1,1 @@
+"""Online training of behaviour policies: where the dataset factory's snapshots come from."""

@@ -1,0 +1,141 @@
+"""Files: atomic writes, hashes, JSON, and pytrees as safetensors. Nothing here can execute what a file says."""
+
+import contextlib
+import hashlib
+import json
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from qdq.errors import DataError
+
+
+@contextlib.contextmanager
+def atomic_path(path: Path) -> Iterator[Path]:
+    """A temporary path beside `path` that is synced and renamed onto it when the block ends well."""
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".partial")
+    os.close(handle)
+    temporary = Path(name)
+    try:
+        yield temporary
+        with open(temporary, "rb+") as file:
+            os.fsync(file.fileno())
+        os.chmod(temporary, 0o644)
+        os.replace(temporary, path)
+        directory = os.open(path.parent, os.O_RDONLY)
+        try:
+            os.fsync(directory)
+        finally:
+            os.close(directory)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def write_bytes(path: Path, content: bytes) -> None:
+    """Write `content` atomically."""
+    with atomic_path(path) as temporary:
+        temporary.write_bytes(content)
+
+
+def write_text(path: Path, content: str) -> None:
+    """Write `content` atomically as UTF-8."""
+    write_bytes(path, content.encode())
+
+
+def write_json(path: Path, content: Any) -> None:
+    """Write `content` atomically as indented JSON; NaN and infinity become null."""
+    write_text(path, json.dumps(_finite(content), indent=2, allow_nan=False) + "\n")
+
+
+def read_json(path: Path) -> Any:
+    """Read JSON, with one clear sentence when the file is missing or damaged."""
+    try:
+        return json.loads(Path(path).read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise DataError(f"{path} does not exist.") from error
+    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise DataError(f"{path} is not readable JSON ({error}); it may be damaged, so restore or remove it.") from error
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float):
+        return value if value == value and abs(value) != float("inf") else None
+    if isinstance(value, dict):
+        return {str(key): _finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    return value
+
+
+def content_hash(content: Any) -> str:
+    """The sha256 of `content` as canonical JSON, for configurations and manifests."""
+    canonical = json.dumps(_finite(content), sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(canonical.encode()).hexdigest()
+
+
+def cache_directory() -> Path:
+    """Where reusable artefacts live: QDQ_CACHE, else the user's cache folder."""
+    if "QDQ_CACHE" in os.environ:
+        return Path(os.environ["QDQ_CACHE"]).expanduser()
+    return Path(os.environ.get("XDG_CACHE_HOME", "~/.cache")).expanduser() / "qdq"
+
+
+def save_pytree(path: Path, tree: Any, metadata: dict[str, str] | None = None) -> None:
+    """Save the arrays of `tree` under their paths, e.g. `.critics.members[0].weights[1]`."""
+    import jax
+    import numpy as np
+    from safetensors.numpy import save_file
+
+    arrays = {}
+    for key, leaf in jax.tree_util.tree_leaves_with_path(tree):
+        if hasattr(leaf, "shape"):
+            arrays[jax.tree_util.keystr(key)] = np.ascontiguousarray(leaf)
+    with atomic_path(path) as temporary:
+        save_file(arrays, str(temporary), metadata=metadata or {})
+
+
+def load_arrays(path: Path) -> tuple[dict[str, Any], dict[str, str]]:
+    """The arrays and the metadata of a safetensors file."""
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(str(path), framework="numpy") as file:
+            # Copied: safetensors hands out views of a memory map that may be unaligned or replaced later.
+            return {key: file.get_tensor(key).copy() for key in file.keys()}, file.metadata() or {}  # noqa: SIM118
+    except FileNotFoundError as error:
+        raise DataError(f"{path} does not exist.") from error
+    except (SafetensorError, OSError, ValueError) as error:
+        raise DataError(f"{path} is not a readable safetensors file ({error}); it may be damaged.") from error
+
+
+def load_pytree(path: Path, like: Any) -> tuple[Any, dict[str, str]]:
+    """Load arrays saved by `save_pytree` into the structure of `like`; any mismatch is an error."""
+    import jax
+    import jax.numpy as jnp
+
+    arrays, metadata = load_arrays(path)
+    used = set()
+
+    def restore(key: Any, leaf: Any) -> Any:
+        if not hasattr(leaf, "shape"):
+            return leaf
+        name = jax.tree_util.keystr(key)
+        used.add(name)
+        if name not in arrays:
+            raise DataError(f"{path} lacks the array {name}; it was written by another version or configuration.")
+        array = arrays[name]
+        if array.shape != leaf.shape or array.dtype != leaf.dtype:
+            raise DataError(
+                f"{path} holds {name} as {array.dtype}{list(array.shape)} where {leaf.dtype}{list(leaf.shape)} is "
+                "needed; it belongs to another dataset or configuration."
+            )
+        return jnp.asarray(array)
+
+    tree = jax.tree_util.tree_map_with_path(restore, like)
+    if unknown := sorted(set(arrays) - used):
+        raise DataError(f"{path} holds the unexpected array {unknown[0]}; it belongs to another configuration.")
+    return tree, metadata
