@@ -175,6 +175,73 @@ class TanhGaussianPolicy(eqx.Module):
         return jnp.tanh(raw), jnp.sum(log_density - log_slope, axis=-1)
 
 
+class TimeFeatures(eqx.Module):
+    """Random Fourier features of the noise level, fixed at initialisation, then a two-layer swish network."""
+
+    frequencies: Array
+    first: Linear
+    second: Linear
+
+    def __init__(self, frequencies: int, scale: float, outputs: int, key: Array):
+        frequency_key, first_key, second_key = jax.random.split(key, 3)
+        self.frequencies = scale * jax.random.normal(frequency_key, (frequencies,))
+        self.first = Linear(2 * frequencies, outputs, first_key)
+        self.second = Linear(outputs, outputs, second_key)
+
+    def __call__(self, noise_level: Array) -> Array:
+        angles = 2 * jnp.pi * noise_level[..., None] * jax.lax.stop_gradient(self.frequencies)
+        features = jnp.concatenate([jnp.sin(angles), jnp.cos(angles)], axis=-1)
+        return jax.nn.swish(self.second(jax.nn.swish(self.first(features))))
+
+
+class ConditionalScalar(eqx.Module):
+    """The network F(x, noise level | s, a) behind the diffusion teacher and the consistency function: a scalar in and out.
+
+    `x` may have leading axes that the observations lack (several samples per state and action). The first layer is
+    applied to its three inputs apart, so that the (s, a) part is computed once for all samples.
+    """
+
+    time: TimeFeatures
+    first: Linear
+    body: tuple[Linear, ...]
+    gains: tuple[Array, ...]
+    shifts: tuple[Array, ...]
+    last: Linear
+    condition_size: int = eqx.field(static=True)
+    groups: int = eqx.field(static=True)
+
+    def __init__(
+        self,
+        observation_size: int,
+        action_size: int,
+        hidden: tuple[int, ...],
+        key: Array,
+        frequencies: int = 8,
+        fourier_scale: float = 16.0,
+        time_outputs: int = 32,
+        groups: int = 32,
+    ):
+        keys = jax.random.split(key, len(hidden) + 2)
+        self.condition_size = observation_size + action_size
+        self.groups = groups
+        self.time = TimeFeatures(frequencies, fourier_scale, time_outputs, keys[0])
+        self.first = Linear(self.condition_size + 1 + time_outputs, hidden[0], keys[1])
+        self.body = tuple(Linear(a, b, k) for a, b, k in zip(hidden[:-1], hidden[1:], keys[2:], strict=False))
+        self.gains = tuple(jnp.ones(size) for size in hidden)
+        self.shifts = tuple(jnp.zeros(size) for size in hidden)
+        self.last = Linear(hidden[-1], 1, keys[-1])
+
+    def __call__(self, observations: Array, actions: Array, x: Array, noise_level: Array) -> Array:
+        condition = jnp.concatenate([observations, actions], axis=-1)
+        weight, n = self.first.weight, self.condition_size
+        hidden = condition @ weight[:n] + self.time(noise_level) @ weight[n + 1 :] + self.first.bias
+        hidden = hidden + x[..., None] * weight[n]
+        for layer, gain, shift in zip((*self.body, self.last), self.gains, self.shifts, strict=True):
+            hidden = jax.nn.swish(strided_group_norm(hidden, self.groups) * gain + shift)
+            hidden = layer(hidden)
+        return jnp.squeeze(hidden, axis=-1)
+
+
 def copy(tree: Any) -> Any:
     """A copy that shares no buffer with `tree`, so that both can live in one donated state."""
     return jax.tree.map(lambda leaf: jnp.array(leaf, copy=True) if eqx.is_array(leaf) else leaf, tree)

@@ -8,6 +8,8 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
+from qdq.diffusion import QBatch
+
 
 class Transitions(NamedTuple):
     """A batch of transitions; `terminals` is 1.0 where the task ended, and 0.0 at a time limit."""
@@ -17,6 +19,64 @@ class Transitions(NamedTuple):
     rewards: Array
     next_observations: Array
     terminals: Array
+
+
+class LoggedTransitions(NamedTuple):
+    """A batch from a dataset: transitions with what really followed them."""
+
+    observations: Array
+    actions: Array
+    rewards: Array
+    next_observations: Array
+    terminals: Array
+    returns: Array  # truncated return of the transition's window, in reward units
+    exact: Array  # 1.0 where that return is exact, 0.0 where a time limit cut it short
+
+
+class TransitionData(eqx.Module):
+    """A dataset on the device: observations normalised, actions in [-1, 1], next observations by index."""
+
+    observations: Array
+    rows: Array
+    actions: Array
+    rewards: Array
+    terminals: Array
+    returns: Array
+    exact: Array
+
+    def at(self, index: Array) -> LoggedTransitions:
+        """The transitions at `index`."""
+        rows = self.rows[index]
+        return LoggedTransitions(
+            self.observations[rows],
+            self.actions[index],
+            self.rewards[index],
+            self.observations[rows + 1],
+            self.terminals[index],
+            self.returns[index],
+            self.exact[index],
+        )
+
+    def sample(self, key: Array, batch_size: int) -> LoggedTransitions:
+        """Transitions drawn uniformly with replacement."""
+        return self.at(jax.random.randint(key, (batch_size,), 0, len(self.rewards)))
+
+
+class WindowData(eqx.Module):
+    """The Q dataset on the device: window starts and their scaled truncated returns."""
+
+    transitions: TransitionData
+    index: Array
+    values: Array
+
+    def sample(self, key: Array, batch_size: int) -> QBatch:
+        """Windows drawn uniformly with replacement."""
+        chosen = jax.random.randint(key, (batch_size,), 0, len(self.index))
+        index = self.index[chosen]
+        transitions = self.transitions
+        return QBatch(
+            transitions.observations[transitions.rows[index]], transitions.actions[index], self.values[chosen]
+        )
 
 
 class ReplayBuffer(eqx.Module):
@@ -31,7 +91,13 @@ class ReplayBuffer(eqx.Module):
         zeros = partial(jnp.zeros, dtype=jnp.float32)
         observations = (capacity, observation_size)
         return cls(
-            Transitions(zeros(observations), zeros((capacity, action_size)), zeros(capacity), zeros(observations), zeros(capacity)),
+            Transitions(
+                zeros(observations),
+                zeros((capacity, action_size)),
+                zeros(capacity),
+                zeros(observations),
+                zeros(capacity),
+            ),
             jnp.zeros((), jnp.int32),
         )
 

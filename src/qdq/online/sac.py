@@ -66,13 +66,15 @@ def init(config: Config, observation_size: int, action_size: int, key: Array) ->
         critics,
         copy(critics),
         log_temperature,
-        policy_optimiser.init(policy),
-        critic_optimiser.init(critics),
+        policy_optimiser.init(policy),  # type: ignore[arg-type]
+        critic_optimiser.init(critics),  # type: ignore[arg-type]
         critic_optimiser.init(log_temperature),
     )
 
 
-def critic_loss(critics: Critics, state: State, config: Config, batch: Transitions, key: Array) -> tuple[Array, Metrics]:
+def critic_loss(
+    critics: Critics, state: State, config: Config, batch: Transitions, key: Array
+) -> tuple[Array, Metrics]:
     """Soft Bellman residual."""
     action, log_density = state.policy.sample_with_log_density(batch.next_observations, key)
     value = jnp.min(state.target_critics(batch.next_observations, action), axis=0)
@@ -99,12 +101,12 @@ def steps(config: Config, action_size: int) -> tuple[Step, ...]:
         critic_key, policy_key = jax.random.split(key)
         grads, metrics = jax.grad(critic_loss, has_aux=True)(state.critics, state, config, batch, critic_key)
         updates, critic_state = critic_optimiser.update(grads, state.critic_optimiser)
-        critics = optax.apply_updates(state.critics, updates)
+        critics = optax.apply_updates(state.critics, updates)  # type: ignore[arg-type]
         state = eqx.tree_at(lambda s: (s.critics, s.critic_optimiser), state, (critics, critic_state))
 
         grads, more = jax.grad(policy_loss, has_aux=True)(state.policy, state, batch, policy_key)
         updates, policy_state = policy_optimiser.update(grads, state.policy_optimiser)
-        policy = optax.apply_updates(state.policy, updates)
+        policy = optax.apply_updates(state.policy, updates)  # type: ignore[arg-type]
 
         gradient = jnp.exp(state.log_temperature) * (more["entropy"] + action_size)
         updates, temperature_state = critic_optimiser.update(gradient, state.temperature_optimiser)

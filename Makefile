@@ -1,0 +1,42 @@
+# Two commands do everything: `make demo` and `make test`. Needs Python 3.11-3.13 and make, nothing else.
+PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3 python; do \
+	$$p -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' 2>/dev/null && echo $$p && break; done)
+DEMO_SEED ?= 0
+BIN := .venv/bin
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+
+.PHONY: install install-dev demo test check clean
+
+install: .venv/.installed
+
+install-dev: .venv/.installed-dev
+
+.venv/bin/python:
+	@if [ -z "$(PYTHON)" ]; then echo "qdq needs Python 3.11, 3.12 or 3.13; install one, or name it: make PYTHON=/path/to/python"; exit 2; fi
+	@$(PYTHON) -m venv .venv 2>/dev/null || { rm -rf .venv; \
+		name=python$$($(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])')-venv; \
+		if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+			apt-get -qq update && apt-get -qq install -y $$name >/dev/null && $(PYTHON) -m venv .venv; \
+		else echo "Python's venv module is missing; install the package $$name and run make again."; exit 2; fi; }
+
+.venv/.installed: .venv/bin/python pyproject.toml constraints.txt
+	$(PIP) --editable .
+	@touch $@
+
+.venv/.installed-dev: .venv/.installed
+	$(PIP) --editable '.[dev]'
+	@touch $@
+
+demo: .venv/.installed
+	$(BIN)/qdq demo --seed $(DEMO_SEED)
+
+test: .venv/.installed-dev check
+	$(BIN)/python -m pytest --numprocesses 2
+
+check: .venv/.installed-dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/pyright
+
+clean:
+	rm -rf .venv demo .hypothesis .ruff_cache

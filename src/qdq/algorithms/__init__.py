@@ -1,0 +1,21 @@
+"""The algorithms: one file each, holding all of its mathematics, with the same names in the same order.
+
+Every module offers `Config`, `State`, `init(config, problem, key)`, its losses, `steps(config, problem)` and
+`policy(state)`. To add one, write such a file and enter it here.
+"""
+
+import importlib
+from types import ModuleType
+
+from qdq.errors import UsageError, suggest
+
+ALGORITHMS = {"qdq": "qdq.algorithms.qdq", "bc": "qdq.algorithms.bc", "td3-bc": "qdq.algorithms.td3_bc", "iql": "qdq.algorithms.iql"}
+
+USES_Q_DISTRIBUTION = {"qdq"}
+
+
+def get(name: str) -> ModuleType:
+    """The module of an algorithm."""
+    if name not in ALGORITHMS:
+        raise UsageError(f"Unknown algorithm {name!r}; {suggest(name, list(ALGORITHMS))}")
+    return importlib.import_module(ALGORITHMS[name])

@@ -1,0 +1,276 @@
+"""QDQ (Zhang et al. 2024): Q-learning whose targets are penalised where the Q distribution is uncertain.
+
+    H(s', a')  = standard deviation of the learned Q distribution                                       Eq. 6
+    U          = actions whose H exceeds the beta-quantile of H over the batch
+    Q_L        = Q - kappa * (1 - w) * |Q|,   w = beta * H_beta / H on U, beta elsewhere                Eq. 8
+    y          = r + discount * (1 - terminal) * (alpha * Q + (1 - alpha) * Q_L)                        Eq. 7
+    critics    : (Q(s, a) - y)^2
+    policy     : -q * Q(s, pi(s)) - entropy_weight * log pi(a | s)                                      Eq. 9
+                 or -exp(temperature * advantage) * log pi(a | s)                                       AWR
+
+Before that, for `extraction_steps`, the critics are fitted to the truncated returns of the data and the policy is
+extracted from them by AWR, with V(s) as baseline: a start from the Q dataset instead of from nothing.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import optax
+from jax import Array
+
+from qdq.algorithms.problem import Problem
+from qdq.data.batches import LoggedTransitions
+from qdq.networks import MLP, Critics, GaussianPolicy, copy, moving_average
+from qdq.settings import PAPER_TABLE_4, setting
+from qdq.training.loop import Metrics, Step
+from qdq.uncertainty import mean_and_std, threshold
+
+Penalty = Literal["signed", "paper", "release_antmaze", "release_umaze_diverse", "none"]
+
+
+@dataclass(frozen=True)
+class Config:
+    """Settings of QDQ."""
+
+    alpha: float = setting(0.99, "weight of the optimistic target; 1 - alpha goes to the penalised one", PAPER_TABLE_4)
+    beta: float = setting(0.9, "quantile of H that borders the risk set, and weight off the risk set", PAPER_TABLE_4)
+    entropy_weight: float = setting(1.0, "weight of log pi(a_data) in the policy loss (gamma in Eq. 9)", PAPER_TABLE_4)
+    penalty: Penalty = setting("signed", "form of Q_L: signed is pessimistic for Q of either sign; paper is Eq. 8 as printed")
+    objective: Literal["eq9", "awr"] = setting("eq9", "policy objective", PAPER_TABLE_4)
+    q_weight: float = setting(0.0, "Eq. 9: weight of Q divided by the batch mean of |Q|; 0 uses Q as it is")
+    advantage_temperature: float = setting(6.0, "AWR: factor on the advantage inside the exponential", "release")
+    advantage_cap: float = setting(100.0, "AWR: largest weight", "release")
+    advantage_unit: Literal["reward", "return_std"] = setting("reward", "AWR: what one unit of advantage is", "release")
+    value_samples: int = setting(30, "AWR: target-policy actions averaged into V(s); 0 uses the policy's own action", "release")
+    return_share: float = setting(0.0, "AWR: share of the advantage taken from the recorded return instead of the critics")
+    extraction_steps: int = setting(0, "first steps: critics fitted to truncated returns, policy extracted from them")
+    discount: float = setting(0.99, "discount per step", PAPER_TABLE_4)
+    target_rate: float = setting(0.005, "moving-average rate of the target networks", PAPER_TABLE_4)
+    target_noise: float = setting(0.2, "standard deviation of the noise on target actions", PAPER_TABLE_4)
+    target_noise_clip: float = setting(0.5, "largest noise on target actions", PAPER_TABLE_4)
+    sample_target_action: bool = setting(False, "draw the target action from the target policy before the noise", "release: true")
+    policy_learning_rate: float = setting(3e-4, "Adam's learning rate of the policy", PAPER_TABLE_4)
+    critic_learning_rate: float = setting(3e-4, "Adam's learning rate of the critics", PAPER_TABLE_4)
+    policy_cosine_decay: bool = setting(False, "decay the policy's learning rate to zero over the run", "release: true")
+    gradient_clip: float = setting(0.0, "largest global norm of a gradient; 0 is no limit", "release: 10")
+    policy_hidden: tuple[int, ...] = setting((256, 256, 256), "units of each hidden layer of the policy", PAPER_TABLE_4)
+    critic_hidden: tuple[int, ...] = setting((256, 256, 256), "units of each hidden layer of the critics", PAPER_TABLE_4)
+    critic_layer_norm: bool = setting(False, "LayerNorm in the critics", "release: large antmaze only")
+    average_rate: float = setting(0.0, "moving-average rate of the policy that is evaluated; 0 evaluates the policy itself")
+
+
+class State(eqx.Module):
+    """Everything that changes during training."""
+
+    number: Array
+    policy: GaussianPolicy
+    target_policy: GaussianPolicy
+    average_policy: GaussianPolicy
+    critics: Critics
+    target_critics: Critics
+    value: MLP
+    policy_optimiser: optax.OptState
+    critic_optimiser: optax.OptState
+    value_optimiser: optax.OptState
+
+
+def _optimiser(config: Config, rate: optax.ScalarOrSchedule) -> optax.GradientTransformation:
+    clip = optax.clip_by_global_norm(config.gradient_clip) if config.gradient_clip > 0 else optax.identity()
+    return optax.chain(clip, optax.adam(rate))
+
+
+def _optimisers(config: Config, problem: Problem) -> tuple[optax.GradientTransformation, optax.GradientTransformation]:
+    rate = config.policy_learning_rate
+    policy_updates = max(1, problem.steps // 2)
+    schedule = optax.cosine_decay_schedule(rate, policy_updates) if config.policy_cosine_decay else rate
+    return _optimiser(config, schedule), _optimiser(config, config.critic_learning_rate)
+
+
+def init(config: Config, problem: Problem, key: Array) -> State:
+    """Fresh networks."""
+    policy_key, critic_key, value_key = jax.random.split(key, 3)
+    sizes = problem.observation_size, problem.action_size
+    policy = GaussianPolicy(*sizes, config.policy_hidden, policy_key)
+    critics = Critics(*sizes, config.critic_hidden, critic_key, activation="mish", normalise=config.critic_layer_norm)
+    value = MLP(problem.observation_size, 1, config.critic_hidden, value_key, activation="mish")
+    policy_optimiser, critic_optimiser = _optimisers(config, problem)
+    return State(
+        jnp.zeros((), jnp.int32),
+        policy,
+        copy(policy),
+        copy(policy),
+        critics,
+        copy(critics),
+        value,
+        policy_optimiser.init(policy),  # type: ignore[arg-type]
+        critic_optimiser.init(critics),  # type: ignore[arg-type]
+        critic_optimiser.init(value),  # type: ignore[arg-type]
+    )
+
+
+def optimism_limit(alpha: float, discount: float) -> float:
+    """kappa for negative Q: the largest value up to 1 that keeps discount * (alpha + (1-alpha) * (1+kappa)) <= (1+discount)/2."""
+    if alpha >= 1.0:
+        return 1.0
+    return min(1.0, max(0.0, ((1.0 + discount) / (2.0 * discount) - alpha) / (1.0 - alpha) - 1.0))
+
+
+def pessimistic_value(
+    q: Array, uncertainty: Array, border: Array, config: Config, penalty: Penalty | None = None
+) -> tuple[Array, Array]:
+    """Q_L of Eq. 8, and the risk set U as 0 or 1."""
+    penalty = penalty or config.penalty
+    risky = uncertainty > border
+    safe = jnp.where(jnp.isfinite(uncertainty) & (uncertainty > 0), uncertainty, jnp.inf)  # never divides by zero
+    if penalty == "signed":
+        weight = jnp.where(risky, config.beta * jnp.minimum(border / safe, 1.0), config.beta)
+        kappa = jnp.where(q >= 0, 1.0, optimism_limit(config.alpha, config.discount))
+        lower = q - kappa * (1.0 - weight) * jnp.abs(q)
+    elif penalty == "paper":
+        lower = q * jnp.where(risky, 1.0 / safe, config.beta)
+    elif penalty == "release_antmaze":
+        lower = q * jnp.where(risky, 1.0 + 0.1 * (1.0 - 1.0 / safe), 1.0)
+    elif penalty == "release_umaze_diverse":
+        lower = q * jnp.where(risky, 1.0 / safe, 1.0)
+    else:
+        lower = q
+    return lower, risky.astype(jnp.float32)
+
+
+def bellman_target(state: State, config: Config, problem: Problem, batch: LoggedTransitions, key: Array) -> tuple[Array, Metrics]:
+    """y of Eq. 7, written as one regression on alpha * Q + (1 - alpha) * Q_L (Appendix D)."""
+    sample_key, noise_key, uncertainty_key = jax.random.split(key, 3)
+    if config.sample_target_action:
+        action = state.target_policy.sample(batch.next_observations, sample_key)
+    else:
+        action = state.target_policy(batch.next_observations)
+    noise = config.target_noise * jax.random.normal(noise_key, action.shape)
+    action = jnp.clip(action + jnp.clip(noise, -config.target_noise_clip, config.target_noise_clip), -1.0, 1.0)
+    q = jnp.min(state.target_critics(batch.next_observations, action), axis=0)
+    if config.penalty == "none":
+        lower, metrics = q, {}
+    else:
+        assert problem.distribution is not None, "QDQ needs a Q distribution"
+        _, uncertainty = mean_and_std(
+            problem.distribution, batch.next_observations, action, problem.uncertainty, uncertainty_key
+        )
+        border = threshold(uncertainty, config.beta)
+        lower, risky = pessimistic_value(q, uncertainty, border, config)
+        violated = jnp.sum(risky * (1.0 / jnp.maximum(uncertainty, 1e-8) >= config.beta)) / jnp.maximum(jnp.sum(risky), 1.0)
+        metrics = {
+            "uncertainty": jnp.mean(uncertainty),
+            "uncertainty_border": border,
+            "risk_share": jnp.mean(risky),
+            "risk_violation_share": violated,
+        }
+    target = batch.rewards + config.discount * (1.0 - batch.terminals) * (config.alpha * q + (1.0 - config.alpha) * lower)
+    if config.penalty == "signed":
+        target = jnp.maximum(target, min(0.0, problem.reward_minimum) / (1.0 - config.discount))
+    return target, metrics
+
+
+def critic_loss(critics: Critics, batch: LoggedTransitions, target: Array, weight: Array) -> tuple[Array, Metrics]:
+    """Weighted squared distance of both critics to the target."""
+    predicted = critics(batch.observations, batch.actions)
+    loss = jnp.mean(weight * jnp.square(predicted - target))
+    return loss, {"critic_loss": loss, "q_mean": jnp.mean(predicted), "q_magnitude": jnp.max(jnp.abs(predicted))}
+
+
+def value_loss(value: MLP, batch: LoggedTransitions) -> Array:
+    """V(s): the mean truncated return of the data at a state."""
+    return jnp.mean(batch.exact * jnp.square(jnp.squeeze(value(batch.observations), -1) - batch.returns))
+
+
+def advantage(state: State, config: Config, problem: Problem, batch: LoggedTransitions, key: Array) -> Array:
+    """How much better the recorded action is than what the policy does, in units of `advantage_unit`."""
+    recorded = batch.exact * (batch.returns - jnp.squeeze(state.value(batch.observations), -1))
+    q = jnp.min(state.critics(batch.observations, batch.actions), axis=0)
+    if config.value_samples > 0:
+        observations = jnp.broadcast_to(batch.observations, (config.value_samples, *batch.observations.shape))
+        actions = state.target_policy.sample(observations, key)
+        baseline = jnp.mean(jnp.min(state.critics(observations, actions), axis=0), axis=0)
+    else:
+        baseline = jnp.min(state.critics(batch.observations, state.policy(batch.observations)), axis=0)
+    share = jnp.where(state.number < config.extraction_steps, 1.0, config.return_share)
+    unit = problem.return_std if config.advantage_unit == "return_std" else 1.0
+    return (share * recorded + (1.0 - share) * (q - baseline)) / unit
+
+
+def policy_loss(
+    policy: GaussianPolicy, state: State, config: Config, problem: Problem, batch: LoggedTransitions, key: Array
+) -> tuple[Array, Metrics]:
+    """Eq. 9, or advantage-weighted regression; extraction always uses the latter."""
+    log_density = policy.log_density(batch.observations, batch.actions)
+    weight = jnp.exp(config.advantage_temperature * advantage(state, config, problem, batch, key))
+    weight = jax.lax.stop_gradient(jnp.minimum(weight, config.advantage_cap))
+    extracted = -jnp.mean(weight * log_density)
+    metrics = {"advantage_weight": jnp.mean(weight), "log_density": jnp.mean(log_density)}
+    if config.objective == "awr":
+        return extracted, metrics | {"policy_loss": extracted}
+    q = jnp.min(state.critics(batch.observations, policy(batch.observations)), axis=0)
+    scale = config.q_weight / jax.lax.stop_gradient(jnp.mean(jnp.abs(q)) + 1e-8) if config.q_weight > 0 else 1.0
+    improved = -jnp.mean(scale * q) - config.entropy_weight * jnp.mean(log_density)
+    loss = jnp.where(state.number < config.extraction_steps, extracted, improved)
+    return loss, metrics | {"policy_loss": loss}
+
+
+def steps(config: Config, problem: Problem) -> tuple[Step, ...]:
+    """The cycle of pure training steps: critics, then critics, policy and targets."""
+    policy_optimiser, critic_optimiser = _optimisers(config, problem)
+
+    def goal(state: State, batch: LoggedTransitions, key: Array) -> tuple[Array, Array, Metrics]:
+        """What the critics are fitted to, with a weight for each row: recorded returns first, then Bellman targets."""
+
+        def bellman() -> tuple[Array, Array, Metrics]:
+            target, metrics = bellman_target(state, config, problem, batch, key)
+            return target, jnp.ones_like(target), metrics
+
+        def recorded() -> tuple[Array, Array, Metrics]:
+            nothing = jax.eval_shape(bellman)[2]
+            return batch.returns, batch.exact, {name: jnp.zeros(()) for name in nothing}
+
+        if config.extraction_steps == 0:
+            return bellman()
+        return jax.lax.cond(state.number < config.extraction_steps, recorded, bellman)
+
+    def update_critics(state: State, batch: LoggedTransitions, key: Array) -> tuple[State, Metrics]:
+        target, weight, metrics = goal(state, batch, key)
+        value, value_state = state.value, state.value_optimiser
+        if config.extraction_steps > 0 or config.return_share > 0:
+            grads = jax.grad(value_loss)(state.value, batch)
+            updates, value_state = critic_optimiser.update(grads, state.value_optimiser)
+            value = optax.apply_updates(state.value, updates)
+        grads, more = jax.grad(critic_loss, has_aux=True)(state.critics, batch, target, weight)
+        updates, critic_state = critic_optimiser.update(grads, state.critic_optimiser)
+        critics = optax.apply_updates(state.critics, updates)
+        new = (state.number + 1, critics, critic_state, value, value_state)
+        state = eqx.tree_at(lambda s: (s.number, s.critics, s.critic_optimiser, s.value, s.value_optimiser), state, new)
+        return state, metrics | more
+
+    def update_all(state: State, batch: LoggedTransitions, key: Array) -> tuple[State, Metrics]:
+        critic_key, policy_key = jax.random.split(key)
+        state, metrics = update_critics(state, batch, critic_key)
+        grads, more = jax.grad(policy_loss, has_aux=True)(state.policy, state, config, problem, batch, policy_key)
+        updates, policy_state = policy_optimiser.update(grads, state.policy_optimiser)
+        policy = optax.apply_updates(state.policy, updates)
+        new = (
+            policy,
+            policy_state,
+            moving_average(state.target_policy, policy, config.target_rate),
+            moving_average(state.target_critics, state.critics, config.target_rate),
+            moving_average(state.average_policy, policy, config.average_rate if config.average_rate > 0 else 1.0),
+        )
+        state = eqx.tree_at(
+            lambda s: (s.policy, s.policy_optimiser, s.target_policy, s.target_critics, s.average_policy), state, new
+        )
+        return state, metrics | more
+
+    return update_critics, update_all
+
+
+def policy(state: State) -> GaussianPolicy:
+    """The policy to evaluate and deploy."""
+    return state.average_policy

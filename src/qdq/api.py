@@ -1,0 +1,150 @@
+"""The Python interface: train, load, act, and ask how far a policy can be trusted."""
+
+import shutil
+from collections.abc import Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from qdq import algorithms, presets, storage, uncertainty
+from qdq import config as configuration
+from qdq.algorithms.problem import Problem
+from qdq.data.episodes import Dataset
+from qdq.data.load import load_dataset
+from qdq.errors import DataError, UsageError
+from qdq.normalisers import identity
+from qdq.q_distribution import QDistribution
+from qdq.training import stages
+from qdq.training.display import Display, choose
+from qdq.training.run import DeployedPolicy, execute
+
+
+def train(
+    dataset: Dataset | str | Path,
+    algorithm: str = "qdq",
+    preset: str = "fast",
+    seeds: Sequence[int] = (0,),
+    *,
+    steps: int | None = None,
+    out: str | Path = "runs",
+    name: str | None = None,
+    overrides: Sequence[str] = (),
+    resume: bool = False,
+    display: Display | None = None,
+) -> "Run":
+    """Run every stage on a dataset and return the finished run, which also lies in the folder `out/name`."""
+    data = dataset if isinstance(dataset, Dataset) else load_dataset(dataset)
+    if not seeds:
+        raise UsageError("At least one seed is needed.")
+    config, _ = presets.build(algorithm, preset, data.metadata.task, tuple(overrides), steps)
+    folder = Path(out) / (name or f"{_slug(data.name)}-{algorithm}-{_slug(config.preset)}")
+    execute(data, config, list(seeds), folder, resume=resume, display=display or choose())
+    from qdq.report import plots
+
+    plots.draw_run(folder, data)
+    return load_run(folder)
+
+
+def _slug(text: str) -> str:
+    return "".join(c if c.isalnum() or c in "-_." else "-" for c in text).strip("-.") or "run"
+
+
+class Run:
+    """A finished run: its policy, its Q distribution and its results, from its folder alone."""
+
+    def __init__(self, path: str | Path):
+        self.path = Path(path)
+        if not (self.path / "manifest.json").exists():
+            raise DataError(f"{self.path} is not a run folder (it has no manifest.json).")
+        self.manifest: dict[str, Any] = storage.read_json(self.path / "manifest.json")
+        self.config = configuration.from_dict(storage.read_json(self.path / "config.json"))
+        self.seeds = sorted(int(p.parent.name.removeprefix("seed_")) for p in self.path.glob("seed_*/policy.safetensors"))
+        if not self.seeds:
+            raise DataError(f"{self.path} holds no finished seed yet; finish it with --resume.")
+
+    @cached_property
+    def result(self) -> dict[str, Any]:
+        """The content of result.json."""
+        return storage.read_json(self.path / "result.json")
+
+    @cached_property
+    def _policies(self) -> dict[int, DeployedPolicy]:
+        return {}
+
+    def deployed_policy(self, seed: int | None = None) -> DeployedPolicy:
+        """The policy of one seed with its normalisers; the first seed by default."""
+        seed = self.seeds[0] if seed is None else seed
+        if seed not in self.seeds:
+            raise UsageError(f"{self.path} has no finished seed {seed}; it has {', '.join(map(str, self.seeds))}.")
+        if seed not in self._policies:
+            sizes = self.manifest["observation_size"], self.manifest["action_size"]
+            module = algorithms.get(self.config.algorithm_name)
+            problem = Problem(*sizes, self.config.training.steps, 0.0, 1.0)
+            network = module.policy(module.init(self.config.algorithm, problem, jax.random.key(0)))
+            like = DeployedPolicy(network, identity(sizes[0]), identity(sizes[1]))
+            self._policies[seed], _ = storage.load_pytree(self.path / f"seed_{seed}" / "policy.safetensors", like)
+        return self._policies[seed]
+
+    def policy(self, observations: np.ndarray, seed: int | None = None) -> np.ndarray:
+        """Actions, in their own units, for one observation or a batch."""
+        rows, single = self._rows("observations", observations, self.manifest["observation_size"])
+        actions = np.asarray(self.deployed_policy(seed)(rows))
+        return actions[0] if single else actions
+
+    @cached_property
+    def distribution(self) -> QDistribution:
+        """The learned Q distribution, on normalised inputs."""
+        folder = self.path / "q_distribution"
+        if not folder.exists():
+            raise UsageError(f"{self.path} has no Q distribution: algorithm {self.config.algorithm_name} does not learn one.")
+        manifest = storage.read_json(folder / "manifest.json")
+        sizes = self.manifest["observation_size"], self.manifest["action_size"]
+        return stages.load_distribution(folder / "model.safetensors", self.config, *sizes, manifest)
+
+    def q_samples(self, observations: np.ndarray, actions: np.ndarray, count: int = 50, seed: int = 0) -> np.ndarray:
+        """Samples of Q for each observation and action, in reward units: shape (count, rows)."""
+        states, scaled = self._normalised(observations, actions)
+        return np.asarray(self.distribution.sample(states, scaled, jax.random.key(seed), count))
+
+    def uncertainty(self, observations: np.ndarray, actions: np.ndarray) -> np.ndarray:
+        """H of Eq. 6: the standard deviation of the learned Q distribution at each row, in reward units."""
+        states, scaled = self._normalised(observations, actions)
+        saved = storage.read_json(self.path / "q_distribution" / "rule.json")
+        rule = uncertainty.Config(saved["rule"], saved["nodes"], saved["samples"])
+        compute = jax.jit(lambda s, a: uncertainty.mean_and_std(self.distribution, s, a, rule, jax.random.key(0))[1])
+        blocks = range(0, len(states), 4096)
+        return np.concatenate([np.asarray(compute(states[i : i + 4096], scaled[i : i + 4096])) for i in blocks])
+
+    def save(self, path: str | Path) -> Path:
+        """Copy the run folder to `path`, which must not exist."""
+        target = Path(path)
+        if target.exists():
+            raise UsageError(f"{target} exists already; choose another path.")
+        return Path(shutil.copytree(self.path, target))
+
+    def _normalised(self, observations: np.ndarray, actions: np.ndarray) -> tuple[jax.Array, jax.Array]:
+        states, _ = self._rows("observations", observations, self.manifest["observation_size"])
+        choices, _ = self._rows("actions", actions, self.manifest["action_size"])
+        if len(states) != len(choices):
+            raise DataError(f"There are {len(states)} observations but {len(choices)} actions; give one action per observation.")
+        policy = self.deployed_policy()
+        return policy.observation_normaliser.forward(states), policy.action_scaler.forward(choices)
+
+    def _rows(self, label: str, array: np.ndarray, size: int) -> tuple[jax.Array, bool]:
+        values = np.asarray(array, np.float32)
+        single = values.ndim == 1
+        values = values[None] if single else values
+        if values.ndim != 2 or values.shape[1] != size:
+            raise DataError(f"This run was trained with {label} of size {size}, but got an array of shape {np.shape(array)}.")
+        if not np.isfinite(values).all():
+            raise DataError(f"The {label} hold NaN or infinity; remove such rows.")
+        return jnp.asarray(values), single
+
+
+def load_run(path: str | Path) -> Run:
+    """Open the folder of a finished run."""
+    return Run(path)

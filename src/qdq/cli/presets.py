@@ -1,0 +1,65 @@
+"""Commands that explain: presets and doctor."""
+
+from typing import Annotated
+
+import tyro
+from tyro.conf import Positional
+
+NameArgument = Annotated[Positional[str], tyro.conf.arg(metavar="NAME")]
+
+
+def list_presets() -> None:
+    """List every preset."""
+    from qdq.presets import PRESETS
+
+    width = max(map(len, PRESETS))
+    for name, preset in PRESETS.items():
+        print(f"{name:<{width}}  {preset.description}")
+
+
+def show(name: NameArgument, /, algorithm: str = "qdq") -> None:
+    """Print every value of a preset, what it means and where it comes from.
+
+    Args:
+        name: A preset, such as fast or paper/hopper-medium.
+        algorithm: qdq, bc, td3-bc or iql.
+    """
+    import dataclasses
+
+    from rich.console import Console
+    from rich.table import Table
+
+    from qdq import config as configuration
+    from qdq import presets
+
+    built, sources = presets.build(algorithm, name)
+    console = Console(highlight=False)
+    table = Table(title=f"preset {name}, algorithm {algorithm}", title_justify="left")
+    for column in ("setting", "value", "meaning", "origin"):
+        table.add_column(column, overflow="fold")
+    for section, values in configuration.sections(built).items():
+        for field in dataclasses.fields(values):
+            key = f"{section}.{field.name}"
+            value = getattr(values, field.name)
+            text = ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
+            table.add_row(key, text, field.metadata["help"], sources[key])
+        table.add_section()
+    console.print(table)
+
+
+def doctor() -> None:
+    """Check the installation: versions, devices and a self-test of a few seconds."""
+    import time
+
+    from qdq.training.versions import machine, versions
+
+    for name, version in versions().items():
+        print(f"{name:<12} {version}")
+    for name, value in machine().items():
+        print(f"{name:<12} {value}")
+    began = time.monotonic()
+    from qdq.evaluation.selftest import self_test
+
+    for line in self_test():
+        print(line)
+    print(f"self-test passed in {time.monotonic() - began:.1f} s")

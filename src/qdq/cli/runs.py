@@ -1,0 +1,168 @@
+"""Commands about runs: train, evaluate, uncertainty."""
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import tyro
+from tyro.conf import Positional, UseAppendAction
+
+DatasetArgument = Annotated[Positional[str], tyro.conf.arg(metavar="DATASET")]
+RunArgument = Annotated[Positional[Path], tyro.conf.arg(metavar="RUN")]
+
+
+def train(
+    dataset: DatasetArgument,
+    /,
+    algorithm: str = "qdq",
+    preset: str = "fast",
+    seeds: int = 1,
+    first_seed: int = 0,
+    steps: int | None = None,
+    out: Path = Path("runs"),
+    name: str | None = None,
+    resume: bool = False,
+    columns: Path | None = None,
+    set: UseAppendAction[tuple[str, ...]] = (),  # noqa: A002
+) -> None:
+    """Run every stage on a dataset: a trained policy, its score and its pictures in one folder.
+
+    Args:
+        dataset: Name of a made dataset, path of a file or folder, minari:ID, or d4rl:NAME.
+        algorithm: qdq, bc, td3-bc or iql.
+        preset: Named set of values; see `qdq presets`.
+        seeds: How many seeds to run, one after the other.
+        first_seed: Number of the first seed; the others follow it.
+        steps: Gradient steps of the actor-critic (default: the preset's).
+        out: Folder that holds runs.
+        name: Name of the run folder (default: made from dataset, algorithm and preset).
+        resume: Go on with an existing run folder from its last checkpoint.
+        columns: TOML file that maps the columns of a CSV or Parquet file.
+        set: Change one setting: section.key=value; may be repeated. `qdq presets show fast` lists them.
+    """
+    from qdq.errors import UsageError
+
+    if seeds < 1:
+        raise UsageError(f"--seeds must be at least 1, but is {seeds}.")
+    import qdq
+    from qdq.data.load import load_dataset
+
+    data = load_dataset(dataset, columns=columns)
+    numbers = list(range(first_seed, first_seed + seeds))
+    run = qdq.train(data, algorithm, preset, numbers, steps=steps, out=out, name=name, overrides=set, resume=resume)
+    _print_result(run)
+
+
+def _print_result(run: object) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    result = run.result  # type: ignore[attr-defined]
+    console = Console(highlight=False)
+    table = Table(title=f"{result['dataset']['name']}, {result['steps']:,} steps, {result['score_unit']}")
+    for column in ("policy", "mean", "std", "IQM", "95 % interval", "seeds"):
+        table.add_column(column, justify="left" if column == "policy" else "right")
+    behaviour = result["dataset"]["behaviour_score"]
+    if behaviour is not None:
+        table.add_row("behaviour (the data)", f"{behaviour:.1f}", "", "", "", "")
+    score = result["score"]
+    if score is not None:
+        low, high = score["interval_95"]
+        single = score["seeds"] == 1
+        interval = "needs more seeds" if single else f"{low:.1f} to {high:.1f}"
+        spread = "" if single else f"{score['std']:.1f}"
+        table.add_row(result["algorithm"], f"{score['mean']:.1f}", spread, f"{score['iqm']:.1f}", interval, str(score["seeds"]))
+    console.print(table)
+    console.print(f"Everything is in {run.path}", soft_wrap=True)  # type: ignore[attr-defined]
+
+
+def evaluate(run: RunArgument, /, episodes: int = 10, seed: int = 0, json: bool = False) -> None:
+    """Play fresh episodes with every trained policy of a run.
+
+    Args:
+        run: Run folder.
+        episodes: Episodes for each trained seed.
+        seed: Seed of the episodes' starts; the same seed gives the same episodes.
+        json: Print JSON instead of a table.
+    """
+    import json as json_module
+
+    import numpy as np
+
+    import qdq
+    from qdq.data.episodes import Metadata
+    from qdq.data.references import Reference
+    from qdq.errors import UsageError
+    from qdq.evaluation.rollout import Evaluator
+
+    if episodes < 1:
+        raise UsageError(f"--episodes must be at least 1, but is {episodes}.")
+    opened = qdq.load_run(run)
+    saved = opened.result["dataset"]
+    options = opened.manifest.get("environment_options", {})
+    metadata = Metadata(saved["name"], environment_id=saved["environment_id"], environment_options=options)
+    reference = Reference(**saved["reference"]) if saved["reference"] else None
+    evaluator = Evaluator(metadata, episodes, opened.manifest["observation_size"])
+    rows = []
+    for trained in opened.seeds:
+        played = evaluator.play(lambda observations, trained=trained: opened.policy(observations, trained), seed=seed)
+        mean = float(np.mean(played.returns))
+        rows.append(
+            {
+                "seed": trained,
+                "mean_return": mean,
+                "score": float(reference.score(mean)) if reference else None,
+                "returns": played.returns,
+                "lengths": played.lengths,
+            }
+        )
+    evaluator.close()
+    if json:
+        print(json_module.dumps({"run": str(run), "environment_id": saved["environment_id"], "episodes": episodes, "seeds": rows}))
+        return
+    for row in rows:
+        score = "" if row["score"] is None else f", score {row['score']:.1f}"
+        print(f"seed {row['seed']}: return {row['mean_return']:.1f} over {episodes} episodes{score}")
+
+
+def uncertainty(
+    run: RunArgument, /, input: Path, output: Path | None = None, quantile: float = 0.95, format: Literal["text", "json"] = "text"  # noqa: A002
+) -> None:
+    """H and the risk flag for observations and actions of your own.
+
+    Args:
+        run: Run folder of algorithm qdq.
+        input: NPZ file with arrays `observations` and `actions`, one row each.
+        output: NPZ file to write `uncertainty`, `risky` and `border` to (default: print).
+        quantile: An action is flagged where its H exceeds this quantile of H over the run's own data.
+        format: How to print without --output.
+    """
+    import json
+
+    import numpy as np
+
+    import qdq
+    from qdq import storage
+    from qdq.data.npz import read_arrays
+    from qdq.errors import DataError, UsageError
+
+    if not 0.0 < quantile < 1.0:
+        raise UsageError(f"--quantile must lie between 0 and 1, but is {quantile}.")
+    opened = qdq.load_run(run)
+    arrays = read_arrays(input)
+    for name in ("observations", "actions"):
+        if name not in arrays:
+            raise DataError(f"{input} has no array {name!r}; it needs observations and actions, one row each.")
+    spread = opened.uncertainty(arrays["observations"], arrays["actions"])
+    border = opened.uncertainty_border(quantile)
+    risky = spread > border
+    if output is not None:
+        with storage.atomic_path(output) as temporary, open(temporary, "wb") as file:
+            np.savez(file, uncertainty=spread, risky=risky, border=np.float32(border))
+        print(f"{len(spread)} rows, {risky.mean():.1%} risky (H above {border:.4g}), written to {output}")
+    elif format == "json":
+        print(json.dumps({"border": border, "uncertainty": spread.tolist(), "risky": risky.tolist()}))
+    else:
+        print(f"# border {border:.6g}: the {quantile:.0%} quantile of H over recorded actions")
+        print("row  H  risky")
+        for row, (value, flag) in enumerate(zip(spread, risky, strict=True)):
+            print(f"{row}  {value:.6g}  {'yes' if flag else 'no'}")

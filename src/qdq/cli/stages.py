@@ -1,0 +1,98 @@
+"""Commands for one stage of the Q distribution at a time."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import tyro
+from tyro.conf import Positional, UseAppendAction
+
+DatasetArgument = Annotated[Positional[str], tyro.conf.arg(metavar="DATASET")]
+Overrides = UseAppendAction[tuple[str, ...]]
+
+
+def _prepare(dataset: str, preset: str, overrides: tuple[str, ...], columns: Path | None) -> tuple[Any, Any, Any]:
+    from qdq import presets
+    from qdq.data.load import load_dataset
+    from qdq.data.prepare import prepare
+
+    data = load_dataset(dataset, columns=columns)
+    config, _ = presets.build("qdq", preset, data.metadata.task, overrides)
+    return data, config, prepare(data, config)
+
+
+def q_dataset(
+    dataset: DatasetArgument,
+    /,
+    preset: str = "fast",
+    output: Path | None = None,
+    columns: Path | None = None,
+    set: Overrides = (),  # noqa: A002
+) -> None:
+    """Truncated returns of a dataset (Eq. 5): counts, range and, on request, the windows themselves.
+
+    Args:
+        dataset: Name or path of a dataset.
+        preset: Named set of values; see `qdq presets`.
+        output: NPZ file for the windows: `index` (transition at which each starts) and `values`.
+        columns: TOML file that maps the columns of a CSV or Parquet file.
+        set: Change one setting, such as q_dataset.width=100; may be repeated.
+    """
+    import numpy as np
+
+    from qdq import storage
+
+    data, config, prepared = _prepare(dataset, preset, set, columns)
+    windows = prepared.windows
+    settings = config.q_dataset
+    print(f"{data.name}: {len(windows.index):,} windows from {data.episodes:,} episodes and {data.transitions:,} transitions")
+    print(f"width {settings.width}, stride {settings.stride}, discount {settings.discount}, tail {settings.tail}")
+    print(f"minimum {windows.minimum:.6g}, mean {windows.values.mean():.6g}, maximum {windows.maximum:.6g}, std {windows.values.std():.6g}")
+    if output is not None:
+        with storage.atomic_path(output) as temporary, open(temporary, "wb") as file:
+            np.savez(file, index=windows.index, values=windows.values)
+        print(f"written to {output}")
+
+
+def _learn(stage: str, dataset: str, preset: str, overrides: tuple[str, ...], columns: Path | None) -> None:
+    from qdq.training import stages
+    from qdq.training.display import choose
+
+    data, config, prepared = _prepare(dataset, preset, overrides, columns)
+    artefact = getattr(stages, f"learn_{stage}")(prepared, data.sha256, config, choose())
+    print(f"{artefact.stage}: {artefact.path}")
+
+
+def diffusion(dataset: DatasetArgument, /, preset: str = "fast", columns: Path | None = None, set: Overrides = ()) -> None:  # noqa: A002
+    """Train the diffusion teacher on a dataset, or find it trained.
+
+    Args:
+        dataset: Name or path of a dataset.
+        preset: Named set of values; see `qdq presets`.
+        columns: TOML file that maps the columns of a CSV or Parquet file.
+        set: Change one setting, such as diffusion.steps=20000; may be repeated.
+    """
+    _learn("diffusion", dataset, preset, set, columns)
+
+
+def consistency(dataset: DatasetArgument, /, preset: str = "fast", columns: Path | None = None, set: Overrides = ()) -> None:  # noqa: A002
+    """Distil the teacher into the consistency student (training the teacher first where it is missing).
+
+    Args:
+        dataset: Name or path of a dataset.
+        preset: Named set of values; see `qdq presets`.
+        columns: TOML file that maps the columns of a CSV or Parquet file.
+        set: Change one setting, such as consistency.intervals=40; may be repeated.
+    """
+    _learn("consistency", dataset, preset, set, columns)
+
+
+def quantile(dataset: DatasetArgument, /, preset: str = "fast", columns: Path | None = None, set: Overrides = ()) -> None:  # noqa: A002
+    """Learn the Q distribution directly by quantile regression.
+
+    Args:
+        dataset: Name or path of a dataset.
+        preset: Named set of values; see `qdq presets`.
+        columns: TOML file that maps the columns of a CSV or Parquet file.
+        set: Change one setting, such as quantile.steps=4000; may be repeated.
+    """
+    _learn("quantile", dataset, preset, set, columns)

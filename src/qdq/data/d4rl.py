@@ -1,0 +1,179 @@
+"""D4RL's HDF5 layout: one row per transition, with or without `timeouts` and `next_observations` (v0 to v2).
+
+Where an episode ends, in this order:
+1. at a terminal, and at a timeout where the file has `timeouts`;
+2. with `next_observations`: where the next observation is not the following row's observation;
+3. without `timeouts` and without `next_observations`: after as many steps as the environment's time limit, if the file
+   or its name says which environment it is; otherwise only at terminals, which is recorded in the metadata;
+4. in an AntMaze file without `next_observations`: where the ant jumps further than any ant can move in one step,
+   because the timeouts of the v0 files are out of step with their episodes.
+"""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+
+from qdq.data import hdf5
+from qdq.data.episodes import Dataset, Metadata, from_arrays
+from qdq.data.metadata import metadata_from_json, metadata_to_json
+from qdq.data.references import Reference, d4rl_reference
+from qdq.data.tasks import ANTMAZE_NOTE, MUJOCO_SIZES, Task, recognise
+from qdq.errors import DataError
+from qdq.storage import atomic_path
+
+REQUIRED = ("observations", "actions", "rewards", "terminals")
+ANT_JUMP = 2.0  # maze units; a running ant moves less than 0.5 in a step, and a corridor is 4 wide
+KNOWN_LIMITS = {"Hopper": 1000, "HalfCheetah": 1000, "Walker2d": 1000, "Ant": 1000}
+
+
+def read_d4rl(path: Path, name: str | None = None) -> Dataset:
+    """The dataset in a D4RL HDF5 file; `name` replaces the file's name where tasks are recognised."""
+    path = Path(path)
+    with hdf5.open_hdf5(path) as file:
+        arrays = {key: hdf5.read_array(path, file, key) for key in (*REQUIRED, "timeouts", "next_observations")}
+        group = hdf5.member(path, file, "metadata")
+        attributes = hdf5.attributes(file) | hdf5.attributes(group)
+        ours = _ours(path, group)
+    if missing := [key for key in REQUIRED if arrays[key] is None]:
+        raise DataError(
+            f"{path} lacks {', '.join(missing)}; a D4RL file has {', '.join(REQUIRED)}, one row per transition."
+        )
+    if ours is not None:
+        metadata, low, high = ours
+        return _build(arrays, arrays["timeouts"], low, high, metadata)
+
+    task = recognise(name or path.stem)
+    shapes = tuple(array.shape[-1] for key in REQUIRED[:2] if (array := arrays[key]) is not None and array.ndim == 2)
+    if task is not None and task.environment_id is not None and MUJOCO_SIZES[task.environment_id] != shapes:
+        task = None  # a file that only borrows the name
+    metadata = _describe(name or path.stem, task, attributes)
+    timeouts, note = _timeouts(arrays, task, metadata.environment_id)
+    if note:
+        metadata.details["boundaries"] = note
+    bounded = task is not None or metadata.environment_id in MUJOCO_SIZES
+    low, high = (-1.0, 1.0) if bounded else (None, None)
+    dataset = _build(arrays, timeouts, low, high, metadata)
+    limit = _limit(task, metadata.environment_id)
+    if limit and dataset.truncations[-1] and dataset.lengths[-1] < limit - 1:
+        details = {**dataset.metadata.details, "last_episode_cut": True}
+        dataset = replace(dataset, metadata=replace(dataset.metadata, details=details))
+    return dataset
+
+
+def write_d4rl(dataset: Dataset, path: Path) -> None:
+    """Write `dataset` as D4RL v2 HDF5: rows with `timeouts` and `next_observations`, and our metadata beside them."""
+    with atomic_path(Path(path)) as temporary, h5py.File(temporary, "w") as file:
+        columns = {
+            "observations": dataset.current_observations,
+            "actions": dataset.actions,
+            "rewards": dataset.rewards,
+            "terminals": dataset.terminals,
+            "timeouts": dataset.truncations,
+            "next_observations": dataset.next_observations,
+        }
+        for key, array in columns.items():
+            file.create_dataset(key, data=array, compression="gzip", compression_opts=4)
+        group = file.create_group("metadata")
+        group["action_low"], group["action_high"] = dataset.action_low, dataset.action_high
+        # As bytes in an array: an HDF5 attribute may not exceed 64 KiB.
+        group["qdq"] = np.frombuffer(metadata_to_json(dataset.metadata).encode(), np.uint8)
+        if dataset.metadata.environment_id:
+            group.attrs["env_id"] = dataset.metadata.environment_id
+        if dataset.metadata.reference:
+            group.attrs["reference_min_return"] = dataset.metadata.reference.random
+            group.attrs["reference_max_return"] = dataset.metadata.reference.expert
+
+
+def _build(arrays: dict[str, Any], timeouts: Any, low: Any, high: Any, metadata: Metadata) -> Dataset:
+    return from_arrays(
+        **{key: arrays[key] for key in (*REQUIRED, "next_observations")},
+        truncations=timeouts,
+        action_low=low,
+        action_high=high,
+        metadata=metadata,
+    )
+
+
+def _ours(path: Path, group: Any) -> tuple[Metadata, np.ndarray, np.ndarray] | None:
+    """What `write_d4rl` stored beside the rows."""
+    if not isinstance(group, h5py.Group):
+        return None
+    text, low, high = (hdf5.read_array(path, group, key) for key in ("qdq", "action_low", "action_high"))
+    if text is None or low is None or high is None:
+        return None
+    return metadata_from_json(text.tobytes().decode(), path, "d4rl"), low, high
+
+
+def _describe(name: str, task: Task | None, attributes: dict[str, Any]) -> Metadata:
+    """Metadata from the file's own attributes, else from its name."""
+    details = {key: _parsed(value) for key, value in attributes.items()}
+    environment_id = details.get("env_id") if isinstance(details.get("env_id"), str) else None
+    options: dict[str, Any] = {}
+    if environment_id is None and task is not None:
+        environment_id = task.environment_id
+        if environment_id == "Ant-v4":
+            options["use_contact_forces"] = True
+    reference = d4rl_reference(environment_id)
+    ends = details.get("reference_min_return"), details.get("reference_max_return")
+    if all(isinstance(value, int | float) and np.isfinite(value) for value in ends) and ends[0] != ends[1]:
+        stored = float(ends[0]), float(ends[1])  # type: ignore[arg-type]
+        if reference is None or stored != (reference.random, reference.expert):
+            reference = Reference(*stored, origin="the file")
+    if task is not None and task.is_antmaze:
+        reference = reference or Reference(0.0, 1.0, origin="success")
+        details["note"] = ANTMAZE_NOTE
+    return Metadata(
+        name=name,
+        source="d4rl",
+        environment_id=environment_id,
+        environment_options=options,
+        task=task.name if task else None,
+        reference=reference,
+        details=details,
+    )
+
+
+def _parsed(value: Any) -> Any:
+    """An attribute; lists are often stored as JSON text."""
+    if isinstance(value, str) and value[:1] in "[{":
+        try:
+            return json.loads(value)
+        except (ValueError, RecursionError):
+            return value
+    return value
+
+
+def _limit(task: Task | None, environment_id: str | None) -> int | None:
+    if task is not None:
+        return task.step_limit
+    return KNOWN_LIMITS.get((environment_id or "").split("-")[0])
+
+
+def _timeouts(arrays: dict[str, Any], task: Task | None, environment_id: str | None) -> tuple[Any, str | None]:
+    """The truncations of a file, and how they were found if the file does not say."""
+    timeouts, terminals = arrays["timeouts"], np.asarray(arrays["terminals"])
+    note = None
+    if timeouts is None and arrays["next_observations"] is None and terminals.ndim == 1:
+        limit = _limit(task, environment_id)
+        if limit is None:
+            return None, "terminals only: the file has no timeouts, no next_observations and no known time limit"
+        ends = np.flatnonzero(terminals)
+        previous = np.concatenate([[-1], ends])  # the clock starts again after each terminal
+        rows = np.arange(len(terminals))
+        age = rows - previous[np.searchsorted(ends, rows, side="left")]
+        timeouts = (age % limit == 0) & ~terminals.astype(bool)
+        note = (
+            f"terminals, and the environment's limit of {limit} steps: no timeouts and no next_observations in the file"
+        )
+    if task is not None and task.is_antmaze and arrays["next_observations"] is None:
+        position = np.asarray(arrays["observations"], np.float64)[:, :2]
+        jumps = np.flatnonzero(np.linalg.norm(np.diff(position, axis=0), axis=1) > ANT_JUMP)
+        timeouts = np.zeros(len(position), bool) if timeouts is None else np.array(timeouts, bool)
+        if len(timeouts) == len(position) and len(jumps):
+            timeouts[jumps] = True
+            note = f"{note or 'terminals and timeouts'}; and {len(jumps)} jumps of the ant"
+    return timeouts, note

@@ -1,0 +1,154 @@
+"""Any dataset by one name: a file, a Minari folder or id, a factory name, or `minari:` and `d4rl:` with download."""
+
+import os
+from dataclasses import replace
+from pathlib import Path
+
+from qdq.data.episodes import Dataset
+from qdq.data.guard import reading
+from qdq.errors import DataError, UsageError, suggest
+
+SUFFIXES = (".hdf5", ".h5", ".npz", ".csv", ".parquet")
+
+
+def load_dataset(name_or_path: str | Path, *, columns: Path | None = None) -> Dataset:
+    """The dataset of that name, wherever it is.
+
+    A file is recognised by its content (D4RL HDF5, NPZ, Parquet, otherwise CSV by its ending), a folder as Minari's.
+    `minari:ID` and `d4rl:NAME` download what is missing; a plain name is an installed Minari id, or a dataset made by
+    `qdq data make`. `columns` names the columns of a table.
+    """
+    from qdq.data import minari_format
+
+    name = os.fspath(name_or_path)
+    path = Path(name).expanduser()
+    if columns is not None and not (path.is_file() and _kind(path) in ("csv", "parquet")):
+        raise UsageError(f"--columns describes the columns of a CSV or Parquet file, but {name} is not one.")
+    if name.startswith("minari:"):
+        return minari_format.read_minari(minari_format.download_minari(name.removeprefix("minari:")))
+    if name.startswith("d4rl:"):
+        from qdq.data import d4rl, download
+
+        return d4rl.read_d4rl(download.fetch(name.removeprefix("d4rl:")), name.removeprefix("d4rl:"))
+    if path.is_file():
+        return read_file(path, columns)
+    folder = find_folder(name)
+    if folder is not None:
+        return minari_format.read_minari(folder)
+    if path.is_dir():
+        raise DataError(f"{name} is a folder, but not that of a Minari dataset (it has no data/metadata.json).")
+    raise _not_found(name)
+
+
+def find_folder(name: str) -> Path | None:
+    """The Minari folder that a path, an installed id, or the name of a made dataset stands for."""
+    from qdq.data.factory import CATALOGUE, dataset_id
+    from qdq.data.minari_format import IDENTIFIER, is_minari_folder, minari_path
+
+    path = Path(name).expanduser()
+    candidates = [path, path.parent] if path.is_dir() else []
+    if IDENTIFIER.fullmatch(name):
+        candidates.append(minari_path(name))
+    if name in CATALOGUE:
+        candidates.append(minari_path(dataset_id(name)))
+    return next((candidate for candidate in candidates if is_minari_folder(candidate)), None)
+
+
+def locate(name: str) -> Path:
+    """Where the dataset of that name is stored; nothing is read or downloaded."""
+    from qdq.data.minari_format import is_minari_folder, minari_path
+
+    if name.startswith("d4rl:"):
+        from qdq.data.download import cached_path
+
+        stored = cached_path(name.removeprefix("d4rl:"))
+        if not stored.exists():
+            raise DataError(f"{name} has not been downloaded; it would be stored as {stored}.")
+        return stored
+    if name.startswith("minari:"):
+        stored = minari_path(name.removeprefix("minari:"))
+        if not is_minari_folder(stored):
+            raise DataError(f"{name} is not installed; it would be stored in {stored}.")
+        return stored
+    path = Path(name).expanduser()
+    found = path if path.is_file() else find_folder(name)
+    if found is None:
+        raise _not_found(name)
+    return found.absolute()
+
+
+def read_file(path: Path, columns: Path | None = None) -> Dataset:
+    """The dataset in one file, by its content."""
+    kind = _kind(path)
+    if kind == "hdf5":
+        from qdq.data import d4rl, minari_format
+
+        if path.name == minari_format.MAIN_FILE and minari_format.is_minari_folder(path.parent.parent):
+            return minari_format.read_minari(path.parent.parent)
+        return d4rl.read_d4rl(path)
+    if kind == "npz":
+        from qdq.data import npz
+
+        return npz.read_npz(path)
+    if kind in ("csv", "parquet"):
+        from qdq.data import tables
+
+        return tables.read_parquet(path, columns) if kind == "parquet" else tables.read_csv(path, columns)
+    raise DataError(f"{path} is neither HDF5, NPZ, Parquet nor CSV; convert it to one of them.")
+
+
+def write_dataset(dataset: Dataset, destination: str) -> str:
+    """Write `dataset` in the format that the destination's ending says, or to `minari:ID`; returns where it went."""
+    if destination.startswith("minari:"):
+        from qdq.data.minari_format import write_minari
+
+        return str(write_minari(replace_name(dataset, destination), destination.removeprefix("minari:")))
+    path = Path(destination).expanduser()
+    if path.suffix.lower() not in SUFFIXES:
+        raise UsageError(f"The format of {destination} is unknown; end it in {', '.join(SUFFIXES)}, or use minari:ID.")
+    if path.exists():
+        raise UsageError(f"{destination} exists already; choose another name or remove it first.")
+    from qdq.data import d4rl, npz, tables
+
+    writers = {".npz": npz.write_npz, ".csv": tables.write_csv, ".parquet": tables.write_parquet}
+    writers.get(path.suffix.lower(), d4rl.write_d4rl)(dataset, path)
+    return str(path)
+
+
+def replace_name(dataset: Dataset, destination: str) -> Dataset:
+    """A dataset without a name of its own takes that of its Minari id."""
+    if dataset.name != "arrays":
+        return dataset
+    return replace(dataset, metadata=replace(dataset.metadata, name=destination.removeprefix("minari:")))
+
+
+def _kind(path: Path) -> str | None:
+    """The format of a file, by its first bytes; text is CSV where its name says so."""
+    with reading(path, "data"), open(path, "rb") as file:
+        start = file.read(8)
+    for signature, kind in ((b"\x89HDF\r\n\x1a\n", "hdf5"), (b"PK\x03\x04", "npz"), (b"PAR1", "parquet")):
+        if start.startswith(signature):
+            return kind
+    suffix = path.suffix.lower()
+    if suffix == ".csv":
+        return "csv"
+    if suffix in SUFFIXES:
+        raise DataError(
+            f"{path} is not a {suffix} file by its content; it is damaged, incomplete or of another format."
+        )
+    return None
+
+
+def _not_found(name: str) -> DataError | UsageError:
+    from qdq.data.download import FILES
+    from qdq.data.factory import CATALOGUE
+    from qdq.data.minari_format import installed
+
+    if name in CATALOGUE:
+        return UsageError(f'Dataset {name!r} has not been made yet; run "qdq data make {name}" first.')
+    if name in FILES:
+        return UsageError(f"{name!r} is a dataset of D4RL; write d4rl:{name} to download it.")
+    if Path(name).suffix.lower() in SUFFIXES or name.startswith((".", "/", "~")):
+        return DataError(f"{name} does not exist; check the path.")
+    near = suggest(name, (*CATALOGUE, *installed()))
+    return UsageError(f"There is no file, folder or dataset called {name!r}; {near}")

@@ -1,0 +1,83 @@
+"""Acting in the real environment: a batch of episodes in lockstep, seeded, so that a score can be had again."""
+
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from qdq.data.episodes import Metadata
+from qdq.data.flatten import flatten_observation, layout_of
+from qdq.errors import DataError, UsageError
+
+Act = Callable[[np.ndarray], np.ndarray]
+
+
+@dataclass(frozen=True)
+class Episodes:
+    """What came of an evaluation, one entry per episode."""
+
+    returns: list[float]
+    lengths: list[int]
+
+
+def make_environment(metadata: Metadata) -> Any:
+    """The environment in which policies from this dataset are evaluated."""
+    import gymnasium
+
+    identifier = metadata.environment_id
+    if identifier is None:
+        raise UsageError(
+            f"Dataset {metadata.name!r} names no environment, so its policies cannot be scored in one; "
+            "give environment_id when the data is loaded, or use the policy without a score."
+        )
+    if identifier.startswith(("AntMaze", "PointMaze", "Franka", "Adroit")):
+        import gymnasium_robotics
+
+        gymnasium.register_envs(gymnasium_robotics)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # v4 is what D4RL scores refer to
+        try:
+            return gymnasium.make(identifier, **metadata.environment_options)
+        except gymnasium.error.Error as error:
+            raise UsageError(f"Environment {identifier!r} cannot be made ({error}); check environment_id.") from error
+
+
+class Evaluator:
+    """A fixed set of environments that plays `episodes` episodes at a time."""
+
+    def __init__(self, metadata: Metadata, episodes: int, observation_size: int):
+        self.environments = [make_environment(metadata) for _ in range(episodes)]
+        self.observation_size = observation_size
+        self.layout = layout_of(self.environments[0].observation_space)
+        found = self.layout.size
+        if found != observation_size:
+            raise DataError(
+                f"Environment {metadata.environment_id!r} has observations of size {found}, but dataset {metadata.name!r} has "
+                f"{observation_size}; it was recorded in another environment or version."
+            )
+
+    def play(self, act: Act, seed: int) -> Episodes:
+        """One episode per environment with the batched policy `act`; the same seed gives the same episodes."""
+        count = len(self.environments)
+        observations = np.zeros((count, self.observation_size), np.float32)
+        for i, environment in enumerate(self.environments):
+            observations[i] = flatten_observation(environment.reset(seed=seed + i)[0], self.layout)
+        returns, lengths = np.zeros(count), np.zeros(count, int)
+        playing = list(range(count))
+        while playing:
+            actions = act(observations)
+            for i in list(playing):
+                observation, reward, terminal, truncated, _ = self.environments[i].step(actions[i])
+                observations[i] = flatten_observation(observation, self.layout)
+                returns[i] += float(reward)
+                lengths[i] += 1
+                if terminal or truncated:
+                    playing.remove(i)
+        return Episodes(returns.tolist(), lengths.tolist())
+
+    def close(self) -> None:
+        """Free the environments."""
+        for environment in self.environments:
+            environment.close()

@@ -1,0 +1,128 @@
+"""Policies and episodes in plain NumPy: a policy of this size is faster on the host than through a device.
+
+Nothing here imports JAX, so that worker processes which only roll out policies start quickly and stay small.
+"""
+
+import warnings
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import numpy as np
+
+from qdq.errors import UsageError, suggest
+
+Layers = list[tuple[np.ndarray, np.ndarray]]
+
+# The same limits as `qdq.networks`, repeated because that module imports JAX; a test holds them together.
+LOG_STD_MIN, LOG_STD_MAX = -5.0, 2.0
+EXPLORATION_NOISE = 0.1  # TD3's, as in its paper
+
+
+class BehaviourPolicy(Protocol):
+    """What acts in an environment."""
+
+    def act(self, observation: Any, noise: np.random.Generator | None) -> np.ndarray:
+        """An action in [-1, 1]; without exploration where `noise` is None."""
+        ...
+
+
+class NumpyMLP:
+    """A ReLU network evaluated on the host."""
+
+    def __init__(self, layers: Layers):
+        self.layers = [(np.asarray(w, np.float32), np.asarray(b, np.float32)) for w, b in layers]
+
+    def __call__(self, x: np.ndarray) -> np.ndarray:
+        for weight, bias in self.layers[:-1]:
+            x = np.maximum(x @ weight + bias, 0.0)
+        weight, bias = self.layers[-1]
+        return x @ weight + bias
+
+
+class TanhGaussianBehaviour:
+    """SAC's policy: a Gaussian squashed by tanh, whose spread depends on the state."""
+
+    def __init__(self, layers: Layers):
+        self.network = NumpyMLP(layers)
+
+    def act(self, observation: np.ndarray, noise: np.random.Generator | None) -> np.ndarray:
+        """A sample, or the mode of the Gaussian where `noise` is None."""
+        mean, log_std = np.split(self.network(observation.astype(np.float32)), 2, axis=-1)
+        if noise is not None:
+            spread = np.exp(np.clip(log_std, LOG_STD_MIN, LOG_STD_MAX))
+            mean = mean + spread * noise.standard_normal(mean.shape, np.float32)
+        return np.tanh(mean)
+
+
+class NoisyBehaviour:
+    """TD3's policy: deterministic, with Gaussian noise added to explore."""
+
+    def __init__(self, layers: Layers, spread: float = EXPLORATION_NOISE):
+        self.network = NumpyMLP(layers)
+        self.spread = np.float32(spread)
+
+    def act(self, observation: np.ndarray, noise: np.random.Generator | None) -> np.ndarray:
+        """The network's action, with noise unless `noise` is None."""
+        action = np.tanh(self.network(observation.astype(np.float32)))
+        if noise is None:
+            return action
+        return np.clip(action + self.spread * noise.standard_normal(action.shape, np.float32), -1.0, 1.0)
+
+
+class UniformBehaviour:
+    """Uniformly random actions."""
+
+    def __init__(self, action_size: int):
+        self.action_size = action_size
+
+    def act(self, observation: np.ndarray, noise: np.random.Generator | None) -> np.ndarray:
+        """A random action; this policy has no other."""
+        if noise is None:
+            raise ValueError("a uniformly random policy needs a source of randomness")
+        return noise.uniform(-1.0, 1.0, self.action_size).astype(np.float32)
+
+
+BEHAVIOURS: dict[str, Callable[[Layers], BehaviourPolicy]] = {"sac": TanhGaussianBehaviour, "td3": NoisyBehaviour}
+
+
+def make_environment(environment_id: str, **options: Any) -> Any:
+    """The Gymnasium environment of that id; gymnasium-robotics is registered where the id needs it."""
+    import gymnasium
+
+    with warnings.catch_warnings():
+        # D4RL's tasks are the v4 environments, on purpose; Gymnasium would advise newer ones each time.
+        warnings.simplefilter("ignore")
+        try:
+            if "Maze" in environment_id:
+                import gymnasium_robotics
+
+                gymnasium.register_envs(gymnasium_robotics)
+            return gymnasium.make(environment_id, **options)
+        except gymnasium.error.UnregisteredEnv as error:
+            hint = suggest(environment_id, sorted(gymnasium.registry))
+            raise UsageError(f"Gymnasium has no environment {environment_id!r}; {hint}") from error
+        except gymnasium.error.Error as error:
+            raise UsageError(f"Gymnasium cannot make {environment_id!r}: {error}") from error
+
+
+def scale_action(action: np.ndarray, low: np.ndarray, high: np.ndarray) -> np.ndarray:
+    """From [-1, 1] to the environment's own units."""
+    return low + 0.5 * (action + 1.0) * (high - low)
+
+
+def evaluate(
+    environment: Any, policy: BehaviourPolicy, episodes: int, *, first_seed: int, noise_seed: int
+) -> np.ndarray:
+    """Undiscounted returns of `episodes` episodes with sampled actions; episode e starts from seed `first_seed` + e."""
+    random = np.random.default_rng(noise_seed)
+    low, high = environment.action_space.low, environment.action_space.high
+    returns = np.zeros(episodes)
+    for episode in range(episodes):
+        observation, _ = environment.reset(seed=first_seed + episode)
+        ended = False
+        while not ended:
+            action = scale_action(policy.act(observation, random), low, high)
+            observation, reward, terminal, truncated, _ = environment.step(action)
+            returns[episode] += float(reward)
+            ended = terminal or truncated
+    return returns

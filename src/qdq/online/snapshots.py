@@ -1,0 +1,235 @@
+"""Snapshots of policies: saving them during an online run, choosing D4RL's levels among them, and the packed sets.
+
+    expert : the best of the run, by ten fresh episodes among the five best by the run's own evaluations
+    medium : the snapshot nearest to a third of the expert's score, before the run first comes near the expert
+    replay : snapshots spread evenly from the untrained policy to medium, in the order of training
+
+Scores are of sampled actions, as the factory's data is collected with sampled actions. Nothing here imports JAX.
+"""
+
+import json
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from qdq.data.references import d4rl_reference
+from qdq.errors import DataError, UsageError, suggest
+from qdq.online.acting import BEHAVIOURS, BehaviourPolicy, Layers, evaluate, make_environment
+from qdq.online.records import read_evaluations, versions
+from qdq.storage import atomic_path, load_arrays, read_json
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """The online run behind a family's snapshots."""
+
+    environment_id: str
+    seed: int
+    steps: int
+    snapshot_every: int
+    updates_per_block: int = 100  # for every 200 environment steps
+    algorithm: str = "sac"
+
+    @property
+    def folder(self) -> str:
+        """The name of the run's folder."""
+        return f"{self.environment_id}-{self.algorithm}-{self.seed}"
+
+
+RECIPES = {
+    "hopper": Recipe("Hopper-v4", seed=1, steps=1_000_000, snapshot_every=10_000),
+    # HalfCheetah passes the medium level early, so that ten snapshots before it need a shorter interval.
+    "halfcheetah": Recipe("HalfCheetah-v4", seed=1, steps=1_000_000, snapshot_every=5_000),
+    "walker2d": Recipe("Walker2d-v4", seed=1, steps=1_000_000, snapshot_every=10_000),
+}
+
+REPLAY_COUNT = 12
+CANDIDATES = 5
+EPISODES = 10
+SELECTION_SEED = 20_000  # episodes that neither training nor the run's evaluations have seen
+NEAR_EXPERT = 0.9
+
+
+@dataclass(frozen=True)
+class Levels:
+    """The chosen snapshots, by their environment steps."""
+
+    expert: int
+    medium: int
+    replay: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """One policy of a set."""
+
+    environment_steps: int
+    score: float
+    mean_return: float
+    layers: Layers
+
+    def policy(self, algorithm: str) -> BehaviourPolicy:
+        """The policy, ready to act."""
+        return BEHAVIOURS[algorithm](self.layers)
+
+
+@dataclass(frozen=True)
+class SnapshotSet:
+    """The packed snapshots of one environment."""
+
+    environment_id: str
+    algorithm: str
+    seed: int
+    levels: Levels
+    snapshots: dict[int, Snapshot]
+    versions: dict[str, str]
+
+    def describe(self, steps: Sequence[int]) -> list[dict[str, float]]:
+        """Environment steps and measured score of some snapshots, for a dataset's metadata."""
+        return [{"environment_steps": step, "score": round(self.snapshots[step].score, 2)} for step in steps]
+
+
+def save_snapshot(folder: Path, layers: Layers, metadata: dict[str, Any]) -> Path:
+    """Save a policy of an online run in float16."""
+    from safetensors.numpy import save_file
+
+    path = folder / "snapshots" / f"{metadata['environment_steps']:08d}.safetensors"
+    with atomic_path(path) as temporary:
+        save_file(_arrays(layers), str(temporary), metadata={"snapshot": json.dumps(metadata)})
+    return path
+
+
+def load_snapshot(folder: Path, environment_steps: int) -> Layers:
+    """The layers of one snapshot of an online run."""
+    return _layers(load_arrays(folder / "snapshots" / f"{environment_steps:08d}.safetensors")[0])
+
+
+def select_levels(
+    evaluations: Sequence[tuple[int, float]], measure: Callable[[int], float], replay_count: int = REPLAY_COUNT
+) -> Levels:
+    """Choose levels among (environment steps, score) in order; `measure` scores one of them more carefully."""
+    if len(evaluations) <= replay_count:
+        raise DataError(
+            f"The online run has {len(evaluations)} snapshots, but the levels need more than {replay_count}; "
+            "train longer."
+        )
+    steps = np.asarray([step for step, _ in evaluations])
+    scores = np.asarray([score for _, score in evaluations])
+    best = sorted(steps[np.argsort(-scores, kind="stable")[:CANDIDATES]])
+    expert_scores = [measure(int(step)) for step in best]
+    expert = int(best[int(np.argmax(expert_scores))])
+    expert_score = max(expert_scores)
+
+    # Before the expert's level is first reached, and late enough for the replay snapshots to be distinct.
+    limit = (
+        int(np.argmax(scores >= NEAR_EXPERT * expert_score))
+        if (scores >= NEAR_EXPERT * expert_score).any()
+        else len(steps)
+    )
+    early = np.arange(replay_count - 1, max(limit, replay_count))
+    near = early[np.argsort(np.abs(scores[early] - expert_score / 3), kind="stable")[:CANDIDATES]]
+    distances = {int(index): abs(measure(int(steps[index])) - expert_score / 3) for index in sorted(near)}
+    medium = min(distances, key=lambda index: distances[index])
+    replay = np.round(np.linspace(0, medium, replay_count)).astype(int)
+    return Levels(expert, int(steps[medium]), tuple(int(steps[index]) for index in replay))
+
+
+def pack_snapshots(run: Path, path: Path, report: Callable[[str], None] = print) -> SnapshotSet:
+    """Choose the levels of an online run, measure each chosen snapshot, and write them as one file."""
+    from safetensors.numpy import save_file
+
+    config = read_json(run / "config.json")["run"]
+    environment_id, algorithm = config["environment_id"], config["algorithm"]
+    reference = d4rl_reference(environment_id)
+    if reference is None:
+        raise UsageError(
+            f"{run} trained on {environment_id}, for which D4RL gives no reference returns to measure levels by."
+        )
+    environment = make_environment(environment_id)
+    measured: dict[int, float] = {}
+
+    def measure(environment_steps: int) -> float:
+        """The mean return of ten fresh episodes, once per snapshot; as a score."""
+        if environment_steps not in measured:
+            policy = BEHAVIOURS[algorithm](load_snapshot(run, environment_steps))
+            returns = evaluate(
+                environment, policy, EPISODES, first_seed=SELECTION_SEED, noise_seed=SELECTION_SEED + environment_steps
+            )
+            measured[environment_steps] = float(np.mean(returns))
+            score = reference.score(measured[environment_steps])
+            report(f"{environment_id}: snapshot at {environment_steps:,} steps scores {score:.1f}")
+        return float(reference.score(measured[environment_steps]))
+
+    levels = select_levels([(row["environment_steps"], row["score"]) for row in read_evaluations(run)], measure)
+    chosen = sorted({levels.expert, levels.medium, *levels.replay})
+    described = [{"environment_steps": step, "score": measure(step), "return": measured[step]} for step in chosen]
+    metadata = {
+        "environment_id": environment_id,
+        "algorithm": algorithm,
+        "seed": config["seed"],
+        "evaluation": f"mean of {EPISODES} episodes with sampled actions",
+        "levels": {"expert": levels.expert, "medium": levels.medium, "replay": list(levels.replay)},
+        "snapshots": described,
+        "versions": {name: value for name, value in versions().items() if name in ("gymnasium", "mujoco")},
+    }
+    arrays = {
+        f"{step:08d}.{name}": array for step in chosen for name, array in _arrays(load_snapshot(run, step)).items()
+    }
+    with atomic_path(path) as temporary:
+        save_file(arrays, str(temporary), metadata={"set": json.dumps(metadata)})
+    return read_snapshot_set(path)
+
+
+def load_snapshots(family: str) -> SnapshotSet:
+    """The packed snapshots of hopper, halfcheetah or walker2d, from QDQ_SNAPSHOTS if set, else as shipped."""
+    if family not in RECIPES:
+        raise UsageError(f"There are no snapshots for {family!r}; {suggest(family, tuple(RECIPES))}")
+    folder = os.environ.get("QDQ_SNAPSHOTS")
+    shipped = Path(__file__).parents[1] / "data" / "snapshots"
+    path = (Path(folder).expanduser() if folder else shipped) / f"{family}.safetensors"
+    if not path.exists():
+        raise DataError(f"{path} does not exist; make it with `qdq snapshots`, and point QDQ_SNAPSHOTS at its folder.")
+    return read_snapshot_set(path)
+
+
+def read_snapshot_set(path: Path) -> SnapshotSet:
+    """Read a file written by `pack_snapshots`."""
+    arrays, metadata = load_arrays(path)
+    try:
+        content = json.loads(metadata["set"])
+        levels = content["levels"]
+        snapshots = {}
+        for entry in content["snapshots"]:
+            step = int(entry["environment_steps"])
+            prefix = f"{step:08d}."
+            own = {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
+            snapshots[step] = Snapshot(step, float(entry["score"]), float(entry["return"]), _layers(own))
+        return SnapshotSet(
+            content["environment_id"],
+            content["algorithm"],
+            int(content["seed"]),
+            Levels(int(levels["expert"]), int(levels["medium"]), tuple(int(step) for step in levels["replay"])),
+            snapshots,
+            dict(content["versions"]),
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        raise DataError(f"{path} is not a set of snapshots ({error!r}); make it again with `qdq snapshots`.") from error
+
+
+def _arrays(layers: Layers) -> dict[str, np.ndarray]:
+    arrays = {}
+    for number, (weight, bias) in enumerate(layers):
+        arrays[f"layers.{number}.weight"] = np.ascontiguousarray(weight, np.float16)
+        arrays[f"layers.{number}.bias"] = np.ascontiguousarray(bias, np.float16)
+    return arrays
+
+
+def _layers(arrays: dict[str, np.ndarray]) -> Layers:
+    return [
+        (arrays[f"layers.{number}.weight"].astype(np.float32), arrays[f"layers.{number}.bias"].astype(np.float32))
+        for number in range(len(arrays) // 2)
+    ]

@@ -1,0 +1,60 @@
+"""The learned distribution of Q given state and action: one interface over its two learners.
+
+`distilled` is the paper's way (diffusion teacher, then consistency student); `quantile` trains the same function
+directly. Both end as a `QDistribution`: a map from standard-normal z to a value of Q.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from qdq.consistency import consistency_function
+from qdq.diffusion import TIME_MAX
+from qdq.networks import ConditionalScalar
+from qdq.normalisers import Affine
+from qdq.settings import PAPER_TABLE_3, setting
+
+
+@dataclass(frozen=True)
+class Config:
+    """Settings of the network behind the Q distribution, and which learner trains it."""
+
+    learner: Literal["distilled", "quantile"] = setting("distilled", "teacher and student as in the paper, or quantiles directly")
+    hidden: tuple[int, ...] = setting((256, 256, 256), "units of each hidden layer", PAPER_TABLE_3)
+    frequencies: int = setting(8, "Fourier frequencies of the noise level (two features each)", PAPER_TABLE_3)
+    fourier_scale: float = setting(16.0, "standard deviation of the Fourier frequencies", PAPER_TABLE_3)
+    groups: int = setting(32, "groups of the group normalisation")
+
+
+class QDistribution(eqx.Module):
+    """f(TIME_MAX z | s, a) in reward units; observations and actions are normalised."""
+
+    network: ConditionalScalar
+    scaler: Affine  # reward units <-> [-1, 1]
+
+    def values(self, observations: Array, actions: Array, z: Array) -> Array:
+        """One-step samples of Q for standard-normal z, whose leading axes count the samples."""
+        time = jnp.asarray(TIME_MAX)
+        return self.scaler.inverse(consistency_function(self.network, time * z, time, observations, actions))
+
+    def sample(self, observations: Array, actions: Array, key: Array, count: int) -> Array:
+        """`count` samples of Q for each row: shape (count, rows)."""
+        z = jax.random.normal(key, (count, *observations.shape[:-1]))
+        return self.values(observations, actions, z)
+
+
+def build_network(config: Config, observation_size: int, action_size: int, key: Array) -> ConditionalScalar:
+    """A fresh network for teacher, student or quantile learner."""
+    return ConditionalScalar(
+        observation_size,
+        action_size,
+        config.hidden,
+        key,
+        frequencies=config.frequencies,
+        fourier_scale=config.fourier_scale,
+        groups=config.groups,
+    )

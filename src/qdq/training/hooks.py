@@ -1,0 +1,190 @@
+"""What happens between chunks: guard, log, checkpoint, evaluate, interrupt. Each hook is called with (step, state, metrics)."""
+
+import csv
+import json
+import math
+import signal
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from qdq import storage
+from qdq.errors import DataError, DivergedError, InterruptedRun
+
+Metrics = dict[str, float]
+CHECKPOINTS_KEPT = 2
+
+
+class Guard:
+    """Watches the numbers: warns when mean Q leaves the plausible band, stops the run when numbers lose their meaning."""
+
+    def __init__(self, stage: str, q_minimum: float, q_maximum: float, reward_magnitude: float, discount: float):
+        spread = q_maximum - q_minimum
+        self.stage = stage
+        self.low, self.high = q_minimum - 0.5 * spread, q_maximum + 0.5 * spread
+        self.limit = 3.0 * reward_magnitude / (1.0 - discount)
+        self.warnings: list[str] = []
+        self.first_warning: int | None = None
+
+    def __call__(self, step: int, state: Any, metrics: Metrics) -> None:
+        for name, value in metrics.items():
+            if not math.isfinite(value):
+                raise DivergedError(
+                    f"Training diverged in stage {self.stage} at step {step}: {name} is not finite; the last good checkpoint is "
+                    "kept. The likely cause is a learning rate that is too high or extreme rewards."
+                )
+        magnitude = metrics.get("q_magnitude")
+        if magnitude is not None and magnitude > self.limit:
+            raise DivergedError(
+                f"Training diverged in stage {self.stage} at step {step}: |Q| reached {magnitude:.4g}, beyond three times what "
+                f"rewards allow ({self.limit:.4g}); the last good checkpoint is kept. The likely cause is a policy that left the "
+                "data: strengthen the penalty or the imitation."
+            )
+        mean = metrics.get("q_mean")
+        outside = mean is not None and not self.low <= mean <= self.high
+        metrics["q_warning"] = float(outside)
+        if outside and self.first_warning is None:
+            self.first_warning = step
+            self.warnings.append(
+                f"mean Q = {mean:.4g} left the plausible range [{self.low:.4g}, {self.high:.4g}] at step {step}"
+            )
+
+
+class CsvLog:
+    """Appends one row of metrics per chunk; rows beyond the point of resuming are dropped."""
+
+    def __init__(self, path: Path, resume_step: int = 0):
+        self.path = path
+        self.columns: list[str] | None = None
+        if resume_step and path.exists():
+            with open(path, newline="", encoding="utf-8") as file:
+                rows = list(csv.reader(file))
+            if rows:
+                self.columns = rows[0]
+                kept = [row for row in rows[1:] if len(row) == len(rows[0]) and int(row[0]) <= resume_step]
+                storage.write_text(path, "".join(",".join(row) + "\n" for row in [rows[0], *kept]))
+        else:
+            path.unlink(missing_ok=True)
+
+    def __call__(self, step: int, state: Any, metrics: Metrics) -> None:
+        if self.columns is None:
+            self.columns = ["step", *sorted(metrics)]
+            storage.write_text(self.path, ",".join(self.columns) + "\n")
+        with open(self.path, "a", newline="", encoding="utf-8") as file:
+            row = [str(step), *(f"{metrics.get(name, math.nan):.9g}" for name in self.columns[1:])]
+            file.write(",".join(row) + "\n")
+
+
+class TensorBoardLog:
+    """Writes the same metrics as TensorBoard events, where the `tensorboard` extra is installed."""
+
+    def __init__(self, directory: Path):
+        self.writer: Any = None
+        try:
+            from tensorboard.compat.proto import event_pb2, summary_pb2
+            from tensorboard.summary.writer.event_file_writer import EventFileWriter
+        except ImportError:
+            return
+        self.event, self.summary = event_pb2.Event, summary_pb2.Summary
+        self.writer = EventFileWriter(str(directory))
+
+    def __call__(self, step: int, state: Any, metrics: Metrics) -> None:
+        if self.writer is not None:
+            values = [self.summary.Value(tag=name, simple_value=value) for name, value in metrics.items()]
+            self.writer.add_event(self.event(step=step, wall_time=time.time(), summary=self.summary(value=values)))
+
+    def close(self) -> None:
+        """Flush what is buffered."""
+        if self.writer is not None:
+            self.writer.close()
+
+
+class Checkpoints:
+    """Saves the state every so many steps and keeps the newest two."""
+
+    def __init__(self, directory: Path, config_hash: str, every: int):
+        self.directory, self.config_hash, self.every = directory, config_hash, every
+
+    def __call__(self, step: int, state: Any, metrics: Metrics) -> None:
+        if step % self.every == 0:
+            self.save(step, state)
+
+    def save(self, step: int, state: Any) -> None:
+        """Write one checkpoint and drop those that are older than the newest two."""
+        metadata = {"step": str(step), "config_hash": self.config_hash}
+        storage.save_pytree(self.directory / f"step_{step:09d}.safetensors", state, metadata)
+        for old in self.files()[:-CHECKPOINTS_KEPT]:
+            old.unlink()
+
+    def files(self) -> list[Path]:
+        """Checkpoints from the oldest to the newest."""
+        return sorted(self.directory.glob("step_*.safetensors"))
+
+    def restore(self, like: Any) -> tuple[int, Any]:
+        """The newest readable checkpoint as (step, state); (0, like) if there is none."""
+        for path in reversed(self.files()):
+            try:
+                state, metadata = storage.load_pytree(path, like)
+            except DataError:
+                continue  # damaged: the one before it is tried
+            if metadata.get("config_hash") == self.config_hash:
+                return int(metadata["step"]), state
+        return 0, like
+
+
+class JsonLines:
+    """An append-only list of JSON objects, each with a `step`."""
+
+    def __init__(self, path: Path, resume_step: int = 0):
+        self.path = path
+        self.entries: list[dict[str, Any]] = []
+        if resume_step and path.exists():
+            lines = path.read_text(encoding="utf-8").splitlines()
+            self.entries = [entry for entry in map(_parse, lines) if entry and entry["step"] <= resume_step]
+        self._rewrite()
+
+    def append(self, entry: dict[str, Any]) -> None:
+        """Add one object; the file is replaced as a whole, so it is never half-written."""
+        self.entries.append(entry)
+        self._rewrite()
+
+    def _rewrite(self) -> None:
+        storage.write_text(self.path, "".join(json.dumps(entry) + "\n" for entry in self.entries))
+
+
+def _parse(line: str) -> dict[str, Any] | None:
+    try:
+        return json.loads(line)
+    except json.JSONDecodeError:
+        return None
+
+
+class Interrupt:
+    """Ctrl-C asks for a stop; the request is obeyed after the current chunk, when the state can be saved."""
+
+    def __init__(self, save: Callable[[int, Any], None]):
+        self.save = save
+        self.requested = False
+        self._previous: Any = None
+
+    def __enter__(self) -> "Interrupt":
+        if threading.current_thread() is threading.main_thread():
+            self._previous = signal.signal(signal.SIGINT, self._request)
+        return self
+
+    def __exit__(self, *unused: object) -> None:
+        if self._previous is not None:
+            signal.signal(signal.SIGINT, self._previous)
+
+    def _request(self, number: int, frame: FrameType | None) -> None:
+        if self.requested:  # the second Ctrl-C does not wait
+            raise KeyboardInterrupt
+        self.requested = True
+
+    def __call__(self, step: int, state: Any, metrics: Metrics) -> None:
+        if self.requested:
+            self.save(step, state)
+            raise InterruptedRun(f"Interrupted at step {step}; everything up to here is saved, go on with --resume.")

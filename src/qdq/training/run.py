@@ -1,0 +1,292 @@
+"""A run: all stages for one dataset and algorithm, seed after seed, into one folder that tells the whole story."""
+
+import dataclasses
+import shutil
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from qdq import algorithms, storage, uncertainty
+from qdq.algorithms.problem import Problem
+from qdq.config import Config
+from qdq.data.episodes import Dataset
+from qdq.data.prepare import Prepared, prepare
+from qdq.errors import UsageError
+from qdq.evaluation.rollout import Evaluator
+from qdq.evaluation.statistics import summary
+from qdq.normalisers import Affine
+from qdq.q_distribution import QDistribution
+from qdq.training import stages
+from qdq.training.display import Display
+from qdq.training.hooks import Checkpoints, CsvLog, Guard, Interrupt, JsonLines, TensorBoardLog
+from qdq.training.loop import train
+from qdq.training.versions import machine, revision, versions
+
+FORMAT = 1
+INITIALISE, TRAIN = 10, 11  # random roles of a seed
+
+
+class DeployedPolicy(eqx.Module):
+    """A policy with the normalisers it was trained with: raw observations in, actions in their own units out."""
+
+    network: Any
+    observation_normaliser: Affine
+    action_scaler: Affine
+
+    @eqx.filter_jit
+    def __call__(self, observations: jax.Array) -> jax.Array:
+        normalised = self.observation_normaliser.forward(observations)
+        return self.action_scaler.inverse(jnp.clip(self.network(normalised), -1.0, 1.0))
+
+
+@dataclass(frozen=True, eq=False)
+class Stage:
+    """Everything that the seeds of a run share."""
+
+    dataset: Dataset
+    config: Config
+    prepared: Prepared
+    problem: Problem
+    distribution: QDistribution | None
+
+
+def execute(
+    dataset: Dataset,
+    config: Config,
+    seeds: list[int],
+    out: Path,
+    *,
+    resume: bool = False,
+    display: Display,
+    evaluate: bool = True,
+) -> dict[str, Any]:
+    """Run every stage and seed into the folder `out` and return the result that is written there."""
+    _claim(out, config, dataset, seeds, resume)
+    prepared = prepare(dataset, config)
+    timings: dict[str, Any] = {}
+    distribution, rule = None, config.uncertainty
+    if config.algorithm_name in algorithms.USES_Q_DISTRIBUTION and getattr(config.algorithm, "penalty", "") != "none":
+        artefact = stages.learn_distribution(prepared, dataset.sha256, config, display)
+        timings[artefact.stage] = {key: artefact.manifest[key] for key in ("seconds", "steps_per_second")}
+        distribution, rule = _adopt(artefact, prepared, config, out, display)
+    problem = _problem(prepared, config, distribution, rule)
+    shared = Stage(dataset, config, prepared, problem, distribution)
+    evaluator = None
+    if evaluate and dataset.metadata.environment_id is not None:
+        evaluator = Evaluator(dataset.metadata, config.evaluation.episodes, dataset.observation_size)
+    outcomes = [_run_seed(shared, seed, out / f"seed_{seed}", evaluator, display) for seed in seeds]
+    if evaluator is not None:
+        evaluator.close()
+    result = _result(shared, outcomes, timings)
+    storage.write_json(out / "result.json", result)
+    return result
+
+
+def _claim(out: Path, config: Config, dataset: Dataset, seeds: list[int], resume: bool) -> None:
+    """Create the run folder, or make sure that an existing one is ours to continue."""
+    content = config.to_dict()
+    identity = {"config_hash": storage.content_hash(content), "dataset_sha256": dataset.sha256}
+    manifest_path = out / "manifest.json"
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        if not resume:
+            raise UsageError(f"{out} exists already; add --resume to go on with it, or choose another --name or --out.")
+        saved = storage.read_json(manifest_path)
+        if saved.get("dataset_sha256") != identity["dataset_sha256"]:
+            raise UsageError(f"{out} was made from another dataset ({saved.get('dataset')}); choose another --name or --out.")
+        if saved.get("config_hash") != identity["config_hash"]:
+            changed = _difference(storage.read_json(out / "config.json"), content)
+            raise UsageError(f"{out} was started with another configuration ({changed}); choose another --name, or the same settings.")
+        return
+    storage.write_json(out / "config.json", content)
+    manifest = {
+        "format": FORMAT,
+        **identity,
+        "dataset": dataset.name,
+        "environment_id": dataset.metadata.environment_id,
+        "observation_size": dataset.observation_size,
+        "action_size": dataset.action_size,
+        "seeds": seeds,
+        "versions": versions(),
+        "revision": revision(),
+        "machine": machine(),
+        "created": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+    }
+    storage.write_json(manifest_path, manifest)
+
+
+def _difference(old: dict[str, Any], new: dict[str, Any]) -> str:
+    """The first setting in which two saved configurations differ."""
+    for section, values in new.items():
+        if not isinstance(values, dict):
+            if old.get(section) != values:
+                return f"{section} was {old.get(section)}, is now {values}"
+            continue
+        for key, value in values.items():
+            before = old.get(section, {}).get(key)
+            if before != value:
+                return f"{section}.{key} was {before}, is now {value}"
+    return "an unknown setting"
+
+
+def _adopt(
+    artefact: stages.Artefact, prepared: Prepared, config: Config, out: Path, display: Display
+) -> tuple[QDistribution, uncertainty.Config]:
+    """Copy the Q distribution into the run folder, so that the folder can be moved, and settle how H is computed."""
+    dataset = prepared.dataset
+    folder = out / "q_distribution"
+    for name in ("model.safetensors", "manifest.json", "config.json", "metrics.csv"):
+        with storage.atomic_path(folder / name) as temporary:
+            shutil.copyfile(artefact.path / name, temporary)
+    distribution = stages.load_distribution(
+        folder / "model.safetensors", config, dataset.observation_size, dataset.action_size, artefact.manifest
+    )
+    rule, gap = stages.choose_uncertainty_rule(distribution, prepared, config)
+    if rule != config.uncertainty:
+        name = "quadrature" if rule.rule == "gauss_hermite" else "equal-probability"
+        display.line(f"uncertainty: {config.uncertainty.nodes} quadrature nodes are too few here, {rule.nodes} {name} nodes are used")
+    storage.write_json(folder / "rule.json", {**dataclasses.asdict(rule), "quadrature_gap": gap})
+    return distribution, rule
+
+
+def _problem(prepared: Prepared, config: Config, distribution: QDistribution | None, rule: uncertainty.Config) -> Problem:
+    dataset = prepared.dataset
+    return Problem(
+        dataset.observation_size,
+        dataset.action_size,
+        config.training.steps,
+        float(dataset.rewards.min()),
+        float(prepared.windows.values.std()),
+        distribution,
+        rule,
+    )
+
+
+def _run_seed(shared: Stage, seed: int, folder: Path, evaluator: Evaluator | None, display: Display) -> dict[str, Any]:
+    """Train and evaluate one seed, or go on with it; returns its part of the result."""
+    config, problem = shared.config, shared.problem
+    if (folder / "outcome.json").exists():
+        display.line(f"seed {seed}: finished before")
+        return storage.read_json(folder / "outcome.json")
+    algorithm = algorithms.get(config.algorithm_name)
+    key = jax.random.key(seed)
+    state = algorithm.init(config.algorithm, problem, jax.random.fold_in(key, INITIALISE))
+    config_hash = storage.content_hash(config.to_dict())
+    checkpoints = Checkpoints(folder / "checkpoints", config_hash, config.training.checkpoint_every)
+    first, state = checkpoints.restore(state)
+    evaluations = JsonLines(folder / "evaluations.jsonl", first)
+    guard = _guard(shared)
+    events = TensorBoardLog(folder / "tensorboard")
+    reference = shared.dataset.metadata.reference
+    evaluation_seconds = 0.0
+
+    def evaluate(step: int, state: Any, metrics: dict[str, float]) -> None:
+        nonlocal evaluation_seconds
+        if evaluator is None or (step % config.evaluation.every and step != config.training.steps):
+            return
+        began = time.monotonic()
+        policy = _deploy(algorithm.policy(state), shared.prepared)
+        episodes = evaluator.play(lambda observations: np.asarray(policy(observations)), seed=1_000_000 * (seed + 1) + step)
+        scores = [float(reference.score(value)) for value in episodes.returns] if reference else None
+        mean = float(np.mean(scores if scores is not None else episodes.returns))
+        evaluations.append({"step": step, "score": mean, **dataclasses.asdict(episodes), "scores": scores})
+        events(step, None, {"score": mean})
+        evaluation_seconds += time.monotonic() - began
+        display.score(f"score {mean:.1f}" if reference else f"return {mean:.1f}")
+
+    began = time.monotonic()
+    display.begin(f"{config.algorithm_name} seed {seed}", config.training.steps, first)
+    with Interrupt(checkpoints.save) as interrupt:
+        try:
+            state = train(
+                algorithm.steps(config.algorithm, problem),
+                state,
+                shared.prepared.transitions,
+                key=jax.random.fold_in(key, TRAIN),
+                batch_size=config.training.batch_size,
+                start=first,
+                stop=config.training.steps,
+                chunk=config.training.chunk,
+                hooks=[
+                    guard,
+                    CsvLog(folder / "metrics.csv", first),
+                    events,
+                    evaluate,
+                    checkpoints,
+                    interrupt,
+                    lambda step, state, metrics: display.update(step, metrics),
+                ],
+            )
+        finally:
+            display.end()
+            events.close()
+    seconds = time.monotonic() - began
+    checkpoints.save(config.training.steps, state)
+    storage.save_pytree(folder / "policy.safetensors", _deploy(algorithm.policy(state), shared.prepared))
+    outcome = {
+        "seed": seed,
+        "evaluations": [{"step": entry["step"], "score": entry["score"]} for entry in evaluations.entries],
+        "final_score": final_score(evaluations.entries, config.evaluation.last),
+        "warnings": guard.warnings,
+        "seconds": seconds,
+        "evaluation_seconds": evaluation_seconds,
+        "steps_per_second": (config.training.steps - first) / max(seconds - evaluation_seconds, 1e-9),
+    }
+    storage.write_json(folder / "outcome.json", outcome)
+    if outcome["final_score"] is not None:
+        display.line(f"seed {seed}: final score {outcome['final_score']:.1f}")
+    for warning in guard.warnings:
+        display.line(f"seed {seed}: warning: {warning}")
+    return outcome
+
+
+def final_score(evaluations: list[dict[str, Any]], last: int) -> float | None:
+    """Mean of the last evaluations: the number that is reported, never the best one."""
+    if not evaluations:
+        return None
+    return float(np.mean([entry["score"] for entry in evaluations[-last:]]))
+
+
+def _deploy(network: Any, prepared: Prepared) -> DeployedPolicy:
+    return DeployedPolicy(network, prepared.observation_normaliser, prepared.action_scaler)
+
+
+def _guard(shared: Stage) -> Guard:
+    windows, rewards = shared.prepared.windows, shared.prepared.dataset.rewards
+    discount = getattr(shared.config.algorithm, "discount", 0.99)
+    return Guard(shared.config.algorithm_name, windows.minimum, windows.maximum, float(np.abs(rewards).max()), discount)
+
+
+def _result(shared: Stage, outcomes: list[dict[str, Any]], timings: dict[str, Any]) -> dict[str, Any]:
+    dataset, config = shared.dataset, shared.config
+    reference = dataset.metadata.reference
+    finals = [outcome["final_score"] for outcome in outcomes if outcome["final_score"] is not None]
+    timings["training"] = {
+        "seconds": [outcome["seconds"] for outcome in outcomes],
+        "evaluation_seconds": [outcome["evaluation_seconds"] for outcome in outcomes],
+        "steps_per_second": [outcome["steps_per_second"] for outcome in outcomes],
+    }
+    return {
+        "dataset": {
+            "name": dataset.name,
+            "sha256": dataset.sha256,
+            "transitions": dataset.transitions,
+            "episodes": dataset.episodes,
+            "environment_id": dataset.metadata.environment_id,
+            "behaviour_score": dataset.behaviour_score,
+            "reference": dataclasses.asdict(reference) if reference else None,
+        },
+        "algorithm": config.algorithm_name,
+        "preset": config.preset,
+        "steps": config.training.steps,
+        "score_unit": "score 0-100" if reference else "return",
+        "seeds": outcomes,
+        "score": summary(finals) if finals else None,
+        "stages": timings,
+        "versions": versions(),
+    }

@@ -1,0 +1,179 @@
+"""The stages of the Q distribution as saved artefacts: same data and same configuration, no second training.
+
+An artefact is a folder named by the hash of everything that decides its content. It holds `model.safetensors`,
+`config.json`, `manifest.json` (hashes of what it was made from, versions, timing) and `metrics.csv`.
+"""
+
+import shutil
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from qdq import consistency, diffusion, quantile, storage, uncertainty
+from qdq import q_distribution as q_distribution_module
+from qdq.config import Config
+from qdq.data.prepare import Prepared
+from qdq.errors import UsageError
+from qdq.networks import ConditionalScalar
+from qdq.normalisers import unit_interval
+from qdq.q_distribution import QDistribution
+from qdq.settings import to_dict
+from qdq.training.display import Display
+from qdq.training.hooks import Checkpoints, CsvLog, Guard, Interrupt
+from qdq.training.loop import train
+from qdq.training.versions import versions
+
+FORMAT = 1
+STAGE_KEYS = {"initialise": 0, "diffusion": 1, "consistency": 2, "quantile": 3}
+CHUNK = 200
+CHECKPOINT_EVERY = 10_000
+
+
+@dataclass(frozen=True)
+class Artefact:
+    """A finished stage on disk."""
+
+    stage: str
+    path: Path
+    manifest: dict[str, Any]
+
+    @property
+    def hash(self) -> str:
+        return self.manifest["hash"]
+
+
+def _key(stage: str) -> jax.Array:
+    """Stages are shared by all seeds of a run, so their randomness depends on the stage alone."""
+    return jax.random.fold_in(jax.random.key(0), STAGE_KEYS[stage])
+
+
+def _identity(stage: str, prepared: Prepared, source_hash: str, config: Config, upstream: str | None) -> dict[str, Any]:
+    return {
+        "format": FORMAT,
+        "stage": stage,
+        "dataset_sha256": source_hash,
+        "data": to_dict(config.data),
+        "q_dataset": to_dict(config.q_dataset),
+        "network": {k: v for k, v in to_dict(config.q_distribution).items() if k != "learner"},
+        stage: to_dict(getattr(config, stage)),
+        "upstream": upstream,
+    }
+
+
+def _train_stage(
+    stage: str,
+    module: ModuleType,
+    start_network: ConditionalScalar,
+    prepared: Prepared,
+    source_hash: str,
+    config: Config,
+    display: Display,
+    upstream: Artefact | None = None,
+) -> Artefact:
+    """Train one network, or find it finished; an interrupted training goes on from its last checkpoint."""
+    identity = _identity(stage, prepared, source_hash, config, upstream.hash if upstream else None)
+    digest = storage.content_hash(identity)
+    path = storage.cache_directory() / "stages" / stage / digest[:24]
+    if (path / "manifest.json").exists():
+        manifest = storage.read_json(path / "manifest.json")
+        if manifest["identity"] != identity:
+            raise UsageError(f"{path} holds another artefact than its name says; remove that folder and run again.")
+        display.line(f"{stage}: found, trained before on the same data with the same settings")
+        return Artefact(stage, path, manifest)
+    settings = getattr(config, stage)
+    if settings.steps % CHUNK:
+        raise UsageError(f"Setting {stage}.steps must be a multiple of {CHUNK}, but is {settings.steps}.")
+    state = module.init(settings, start_network)
+    checkpoints = Checkpoints(path / "checkpoints", digest, CHECKPOINT_EVERY)
+    first, state = checkpoints.restore(state)
+    guard = Guard(stage, prepared.windows.minimum, prepared.windows.maximum, 1.0, 0.99)
+    began = time.monotonic()
+    display.begin(stage, settings.steps, first)
+    with Interrupt(checkpoints.save) as interrupt:
+        try:
+            hooks = [
+                guard,
+                CsvLog(path / "metrics.csv", first),
+                lambda step, state, metrics: display.update(step, metrics),
+                checkpoints,
+                interrupt,
+            ]
+            state = train(
+                module.steps(settings),
+                state,
+                prepared.window_data,
+                key=_key(stage),
+                batch_size=settings.batch_size,
+                start=first,
+                stop=settings.steps,
+                chunk=CHUNK,
+                hooks=hooks,
+            )
+        finally:
+            display.end()
+    seconds = time.monotonic() - began
+    storage.save_pytree(path / "model.safetensors", state.network)
+    manifest = {
+        "hash": digest,
+        "identity": identity,
+        "dataset": prepared.dataset.name,
+        "windows": len(prepared.windows.index),
+        "q_minimum": prepared.windows.minimum,
+        "q_maximum": prepared.windows.maximum,
+        "seconds": seconds,
+        "steps_per_second": (settings.steps - first) / max(seconds, 1e-9),
+        "versions": versions(),
+    }
+    storage.write_json(path / "config.json", config.to_dict())
+    storage.write_json(path / "manifest.json", manifest)  # last: its presence means that the artefact is complete
+    shutil.rmtree(path / "checkpoints", ignore_errors=True)
+    return Artefact(stage, path, manifest)
+
+
+def _fresh_network(prepared: Prepared, config: Config) -> ConditionalScalar:
+    dataset = prepared.dataset
+    return q_distribution_module.build_network(
+        config.q_distribution, dataset.observation_size, dataset.action_size, _key("initialise")
+    )
+
+
+def learn_diffusion(prepared: Prepared, source_hash: str, config: Config, display: Display) -> Artefact:
+    """Stage 2: the diffusion teacher."""
+    return _train_stage("diffusion", diffusion, _fresh_network(prepared, config), prepared, source_hash, config, display)
+
+
+def learn_consistency(prepared: Prepared, source_hash: str, config: Config, display: Display) -> Artefact:
+    """Stage 3: the consistency student, after its teacher."""
+    teacher = learn_diffusion(prepared, source_hash, config, display)
+    network, _ = storage.load_pytree(teacher.path / "model.safetensors", _fresh_network(prepared, config))
+    return _train_stage("consistency", consistency, network, prepared, source_hash, config, display, teacher)
+
+
+def learn_quantile(prepared: Prepared, source_hash: str, config: Config, display: Display) -> Artefact:
+    """Stages 2 and 3 at once: the quantile learner."""
+    return _train_stage("quantile", quantile, _fresh_network(prepared, config), prepared, source_hash, config, display)
+
+
+def learn_distribution(prepared: Prepared, source_hash: str, config: Config, display: Display) -> Artefact:
+    """The Q distribution by the learner that the configuration names."""
+    learner = learn_quantile if config.q_distribution.learner == "quantile" else learn_consistency
+    return learner(prepared, source_hash, config, display)
+
+
+def load_distribution(model: Path, config: Config, observation_size: int, action_size: int, manifest: dict[str, Any]) -> QDistribution:
+    """The trained distribution from its file."""
+    like = q_distribution_module.build_network(config.q_distribution, observation_size, action_size, _key("initialise"))
+    network, _ = storage.load_pytree(model, like)
+    return QDistribution(network, unit_interval(manifest["q_minimum"], manifest["q_maximum"]))
+
+
+def choose_uncertainty_rule(distribution: QDistribution, prepared: Prepared, config: Config) -> tuple[uncertainty.Config, float]:
+    """Compare the quadrature with a finer one on 512 data points and fall back where they disagree."""
+    index = jnp.linspace(0, len(prepared.transitions.rewards) - 1, 512).astype(jnp.int32)
+    batch = prepared.transitions.at(index)
+    return uncertainty.choose_rule(distribution, batch.observations, batch.actions, config.uncertainty)
