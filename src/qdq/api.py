@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from qdq import algorithms, presets, storage, uncertainty
+from qdq import algorithms, presets, storage
 from qdq import config as configuration
 from qdq.algorithms.problem import Problem
 from qdq.data.episodes import Dataset
@@ -21,6 +21,8 @@ from qdq.q_distribution import QDistribution
 from qdq.training import stages
 from qdq.training.display import Display, choose
 from qdq.training.run import DeployedPolicy, execute
+from qdq.uncertainty import Config as UncertaintyConfig
+from qdq.uncertainty import mean_and_std
 
 
 def train(
@@ -113,11 +115,23 @@ class Run:
     def uncertainty(self, observations: np.ndarray, actions: np.ndarray) -> np.ndarray:
         """H of Eq. 6: the standard deviation of the learned Q distribution at each row, in reward units."""
         states, scaled = self._normalised(observations, actions)
-        saved = storage.read_json(self.path / "q_distribution" / "rule.json")
-        rule = uncertainty.Config(saved["rule"], saved["nodes"], saved["samples"])
-        compute = jax.jit(lambda s, a: uncertainty.mean_and_std(self.distribution, s, a, rule, jax.random.key(0))[1])
+        rule = self.uncertainty_rule
+        compute = jax.jit(lambda s, a: mean_and_std(self.distribution, s, a, rule, jax.random.key(0))[1])
         blocks = range(0, len(states), 4096)
         return np.concatenate([np.asarray(compute(states[i : i + 4096], scaled[i : i + 4096])) for i in blocks])
+
+    @cached_property
+    def _rule(self) -> dict[str, Any]:
+        return storage.read_json(self.path / "q_distribution" / "rule.json")
+
+    @property
+    def uncertainty_rule(self) -> UncertaintyConfig:
+        """How H is computed for this model."""
+        return UncertaintyConfig(self._rule["rule"], self._rule["nodes"], self._rule["samples"])
+
+    def uncertainty_border(self, quantile: float = 0.95) -> float:
+        """The quantile of H over the recorded actions: H above it is unusual for this data."""
+        return float(np.interp(100.0 * quantile, np.arange(101), self._rule["recorded_uncertainty_percentiles"]))
 
     def save(self, path: str | Path) -> Path:
         """Copy the run folder to `path`, which must not exist."""

@@ -15,10 +15,11 @@ import jax.numpy as jnp
 import optax
 from jax import Array
 
-from qdq.diffusion import SIGMA_DATA, TIME_MIN, QBatch, denoise, heun_step, learning_rate, time_grid
+from qdq.diffusion import SIGMA_DATA, TIME_MIN, QBatch, denoise, heun_step, time_grid
 from qdq.networks import ConditionalScalar, copy, moving_average
 from qdq.settings import PAPER_TABLE_3, setting
 from qdq.training.loop import Metrics, Step
+from qdq.training.optimiser import descend, learning_rate, start
 
 
 @dataclass(frozen=True)
@@ -83,7 +84,7 @@ def _optimiser(config: Config) -> optax.GradientTransformation:
 def init(config: Config, teacher: ConditionalScalar) -> State:
     """Student and target start as copies of the teacher."""
     network = copy(teacher)
-    return State(network, copy(teacher), copy(teacher), _optimiser(config).init(network))  # type: ignore[arg-type]
+    return State(network, copy(teacher), copy(teacher), start(_optimiser(config), network))
 
 
 def steps(config: Config) -> tuple[Step, ...]:
@@ -93,9 +94,8 @@ def steps(config: Config) -> tuple[Step, ...]:
 
     def step(state: State, batch: QBatch, key: Array) -> tuple[State, Metrics]:
         grads, metrics = jax.grad(loss, has_aux=True)(state.network, state.target, state.teacher, grid, batch, key)
-        updates, optimiser_state = optimiser.update(grads, state.optimiser)
-        network = optax.apply_updates(state.network, updates)
+        network, optimiser_state = descend(optimiser, grads, state.optimiser, state.network)
         target = moving_average(state.target, network, config.target_rate)
-        return State(network, target, state.teacher, optimiser_state), metrics  # type: ignore[arg-type]
+        return State(network, target, state.teacher, optimiser_state), metrics
 
     return (step,)

@@ -19,6 +19,7 @@ from jax import Array
 from qdq.networks import ConditionalScalar
 from qdq.settings import PAPER_TABLE_3, setting
 from qdq.training.loop import Metrics, Step
+from qdq.training.optimiser import descend, learning_rate, start
 
 SIGMA_DATA = 0.5
 TIME_MIN, TIME_MAX = 0.002, 80.0
@@ -104,18 +105,13 @@ def loss(network: ConditionalScalar, batch: QBatch, key: Array) -> tuple[Array, 
     return value, {"loss": value}
 
 
-def learning_rate(rate: float, cosine_decay: bool, steps: int) -> optax.ScalarOrSchedule:
-    """A constant rate, or one that falls to zero along a cosine."""
-    return optax.cosine_decay_schedule(rate, steps) if cosine_decay else rate
-
-
 def _optimiser(config: Config) -> optax.GradientTransformation:
     return optax.adam(learning_rate(config.learning_rate, config.cosine_decay, config.steps))
 
 
 def init(config: Config, network: ConditionalScalar) -> State:
     """The state around a fresh network."""
-    return State(network, _optimiser(config).init(network))  # type: ignore[arg-type]
+    return State(network, start(_optimiser(config), network))
 
 
 def steps(config: Config) -> tuple[Step, ...]:
@@ -124,7 +120,6 @@ def steps(config: Config) -> tuple[Step, ...]:
 
     def step(state: State, batch: QBatch, key: Array) -> tuple[State, Metrics]:
         grads, metrics = jax.grad(loss, has_aux=True)(state.network, batch, key)
-        updates, optimiser_state = optimiser.update(grads, state.optimiser)
-        return State(optax.apply_updates(state.network, updates), optimiser_state), metrics  # type: ignore[arg-type]
+        return State(*descend(optimiser, grads, state.optimiser, state.network)), metrics
 
     return (step,)

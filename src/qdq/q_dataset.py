@@ -47,7 +47,7 @@ def truncated_returns(dataset: Dataset, width: int, discount: float) -> tuple[np
     exact = np.ones(dataset.transitions, bool)
     for start, length in zip(dataset.starts, dataset.lengths, strict=True):
         rewards = dataset.rewards[start : start + length].astype(np.float64)
-        to_go = lfilter([1.0], [1.0, -discount], rewards[::-1])[::-1]  # discounted sum up to the episode's end
+        to_go = np.asarray(lfilter([1.0], [1.0, -discount], rewards[::-1]))[::-1]  # discounted sum up to the episode's end
         window = to_go.copy()
         if length > width:  # subtract what lies beyond the window
             window[:-width] -= discount**width * to_go[width:]

@@ -15,10 +15,11 @@ from jax import Array
 from jax.scipy.special import ndtri
 
 from qdq.consistency import consistency_function
-from qdq.diffusion import TIME_MAX, QBatch, learning_rate
+from qdq.diffusion import TIME_MAX, QBatch
 from qdq.networks import ConditionalScalar
 from qdq.settings import setting
 from qdq.training.loop import Metrics, Step
+from qdq.training.optimiser import descend, learning_rate, start
 
 
 @dataclass(frozen=True)
@@ -56,7 +57,7 @@ def _optimiser(config: Config) -> optax.GradientTransformation:
 
 def init(config: Config, network: ConditionalScalar) -> State:
     """The state around a fresh network."""
-    return State(network, _optimiser(config).init(network))  # type: ignore[arg-type]
+    return State(network, start(_optimiser(config), network))
 
 
 def steps(config: Config) -> tuple[Step, ...]:
@@ -65,7 +66,6 @@ def steps(config: Config) -> tuple[Step, ...]:
 
     def step(state: State, batch: QBatch, key: Array) -> tuple[State, Metrics]:
         grads, metrics = jax.grad(loss, has_aux=True)(state.network, config.levels, batch, key)
-        updates, optimiser_state = optimiser.update(grads, state.optimiser)
-        return State(optax.apply_updates(state.network, updates), optimiser_state), metrics  # type: ignore[arg-type]
+        return State(*descend(optimiser, grads, state.optimiser, state.network)), metrics
 
     return (step,)

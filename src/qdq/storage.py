@@ -93,7 +93,7 @@ def save_pytree(path: Path, tree: Any, metadata: dict[str, str] | None = None) -
     arrays = {}
     for key, leaf in jax.tree_util.tree_leaves_with_path(tree):
         if hasattr(leaf, "shape"):
-            arrays[jax.tree_util.keystr(key)] = np.ascontiguousarray(leaf)
+            arrays[jax.tree_util.keystr(key)] = np.array(leaf, order="C")  # ascontiguousarray would reshape scalars
     with atomic_path(path) as temporary:
         save_file(arrays, str(temporary), metadata=metadata or {})
 

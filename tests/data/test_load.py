@@ -57,6 +57,9 @@ def test_columns_are_for_tables(dataset: Dataset, tmp_path: Path) -> None:
     write_dataset(dataset, str(tmp_path / "a.npz"))
     with pytest.raises(UsageError, match="--columns describes"):
         load_dataset(tmp_path / "a.npz", columns=tmp_path / "c.toml")
+    (tmp_path / "b.toml").write_text("mine")
+    with pytest.raises(UsageError, match=r"b\.toml exists"):
+        write_dataset(dataset, str(tmp_path / "b.csv"))
     with pytest.raises(UsageError, match="format of"):
         write_dataset(dataset, str(tmp_path / "a.xyz"))
 

@@ -100,6 +100,11 @@ def test_maze_dictionaries_are_flattened_with_their_goal() -> None:
         ]
 
 
+def test_a_dictionary_of_one_part_is_read_too() -> None:
+    create("test/one-v0", spaces.Dict({"observation": BOX}), [episode(6, {"observation": vectors(6)})])
+    np.testing.assert_array_equal(read_minari("test/one-v0").observations, vectors(6).astype(np.float32))
+
+
 def test_the_environment_and_its_options_are_recorded() -> None:
     import gymnasium
 
@@ -128,10 +133,10 @@ def test_an_interrupted_write_leaves_no_dataset(
 ) -> None:
     from qdq.data import minari_format
 
-    def interrupted(_: Dataset) -> Any:
+    def interrupted(*_: Any) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(minari_format, "_buffers", interrupted)
+    monkeypatch.setattr(minari_format, "_write_episodes", interrupted)
     with pytest.raises(KeyboardInterrupt):
         write_minari(dataset, "test/half-v0")
     assert installed() == []

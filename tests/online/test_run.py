@@ -4,7 +4,6 @@ import csv
 import json
 import signal
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,18 +13,28 @@ import pytest
 
 from qdq.data.batches import ReplayBuffer
 from qdq.errors import InterruptedRun, UsageError
-from qdq.online import records, run, sac, td3
+from qdq.online import records, run, sac
 from qdq.online.records import read_evaluations
 from qdq.online.run import RunConfig, train_online
 from qdq.online.snapshots import load_snapshot
 from qdq.storage import load_arrays, read_json
 
-SMALL: Any = {"snapshot_every": 200, "checkpoint_every": 200, "warmup": 200, "capacity": 2000, "evaluation_episodes": 1}
+SMALL: Any = {
+    "snapshot_every": 200,
+    "checkpoint_every": 200,
+    "warmup": 200,
+    "capacity": 2000,
+    "evaluation_episodes": 1,
+    "algorithm_settings": {"policy_hidden": [4], "critic_hidden": [4], "batch_size": 16},
+}
+
+
+CONFIG = sac.Config(policy_hidden=(4,), critic_hidden=(4,))
 
 
 @pytest.fixture(autouse=True, scope="module")
-def small_networks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Small networks, compiled once for all runs of this file: compiling is most of what these tests do."""
+def fast(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Compile once for all runs of this file, which is most of what these tests do, and write metrics more often."""
     cache = {
         "jax_compilation_cache_dir": str(tmp_path_factory.mktemp("compiled")),
         "jax_persistent_cache_min_compile_time_secs": 0.0,
@@ -34,10 +43,7 @@ def small_networks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     previous = {name: getattr(jax.config, name) for name in cache}
     for name, value in cache.items():
         jax.config.update(name, value)
-    small = {"policy_hidden": (4,), "critic_hidden": (4,), "batch_size": 16}
     with pytest.MonkeyPatch.context() as patch:
-        for method in (sac, td3):
-            patch.setattr(method, "Config", lambda config=method.Config: replace(config(), **small))
         patch.setattr(records, "METRICS_EVERY", 200)
         yield
     for name, value in previous.items():
@@ -45,7 +51,7 @@ def small_networks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 
 @pytest.fixture(scope="module")
-def finished(small_networks: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def finished(fast: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A SAC run of 600 steps, not to be changed."""
     return train_online("Hopper-v4", "sac", 600, 1, tmp_path_factory.mktemp("finished") / "run", **SMALL)
 
@@ -78,14 +84,14 @@ def test_a_run_writes_records_snapshots_and_two_checkpoints(finished: Path):
 
 
 def test_snapshot_zero_is_the_untrained_policy_of_the_documented_key(finished: Path):
-    state = sac.init(sac.Config(), 11, 3, jax.random.fold_in(jax.random.key(1), 0))
+    state = sac.init(CONFIG, 11, 3, jax.random.fold_in(jax.random.key(1), 0))
     weight = np.asarray(state.policy.network.layers[0].weight)
     np.testing.assert_allclose(load_snapshot(finished, 0)[0][0], weight, atol=1e-3)
 
 
 def test_the_replay_buffer_is_part_of_a_checkpoint(finished: Path):
     config = RunConfig("Hopper-v4", "sac", 600, 1, **SMALL)
-    state = sac.init(sac.Config(), 11, 3, jax.random.key(0))
+    state = sac.init(CONFIG, 11, 3, jax.random.key(0))
     restored = run._restore(finished, config, state, ReplayBuffer.empty(config.capacity, 11, 3))
     assert restored is not None
     environment_steps, _, buffer = restored
@@ -140,11 +146,19 @@ def test_an_existing_folder_needs_resume(tmp_path: Path):
 def test_resuming_with_other_settings_is_refused(finished: Path):
     with pytest.raises(UsageError, match="seed"):
         train_online("Hopper-v4", "sac", 800, 2, finished, resume=True, **SMALL)
+    other = {**SMALL, "algorithm_settings": {**SMALL["algorithm_settings"], "discount": 0.9}}
+    with pytest.raises(UsageError, match="discount"):
+        train_online("Hopper-v4", "sac", 800, 1, finished, resume=True, **other)
 
 
 @pytest.mark.parametrize(
     ("settings", "message"),
-    [({"steps": 250}, "multiple"), ({"algorithm": "scd"}, "sac"), ({"snapshot_every": 0}, "positive")],
+    [
+        ({"steps": 250}, "multiple"),
+        ({"algorithm": "scd"}, "sac"),
+        ({"snapshot_every": 0}, "positive"),
+        ({"algorithm_settings": {"batch": 1}}, "batch_size"),
+    ],
 )
 def test_bad_settings_are_usage_errors(settings: dict, message: str):
     with pytest.raises(UsageError, match=message):

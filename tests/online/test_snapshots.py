@@ -7,10 +7,12 @@ import pytest
 
 from qdq.cli.online import snapshots
 from qdq.errors import DataError, UsageError
+from qdq.online import snapshots as snapshots_module
 from qdq.online.acting import TanhGaussianBehaviour, make_environment
 from qdq.online.records import RunRecords
 from qdq.online.run import RunConfig
 from qdq.online.snapshots import (
+    RECIPES,
     REPLAY_COUNT,
     load_snapshot,
     load_snapshots,
@@ -111,3 +113,18 @@ def test_unknown_family_and_foreign_file(tmp_path: Path):
     save_snapshot(tmp_path, [(np.zeros((2, 2)), np.zeros(2))], {"environment_steps": 0})
     with pytest.raises(DataError, match="not a set of snapshots"):
         read_snapshot_set(tmp_path / "snapshots" / "00000000.safetensors")
+
+
+def test_shipped_sets_are_small_and_complete():
+    folder = Path(snapshots_module.__file__).parents[1] / "data" / "snapshots"
+    paths = sorted(folder.glob("*.safetensors"))
+    assert sum(path.stat().st_size for path in paths) < 5_000_000
+    for path in paths:
+        packed = read_snapshot_set(path)
+        assert path.stem in RECIPES
+        assert packed.environment_id == RECIPES[path.stem].environment_id
+        assert path.stat().st_size < 1_000_000
+        assert len(set(packed.levels.replay)) >= 10
+        assert packed.levels.replay[-1] == packed.levels.medium
+        expert, medium = (packed.snapshots[step].score for step in (packed.levels.expert, packed.levels.medium))
+        assert 0.2 < medium / expert < 0.5

@@ -16,6 +16,7 @@ from qdq.data.batches import LoggedTransitions
 from qdq.networks import DeterministicPolicy
 from qdq.settings import setting
 from qdq.training.loop import Metrics, Step
+from qdq.training.optimiser import descend, start
 
 SOURCE = "TD3+BC paper (Fujimoto & Gu 2021), its BC baseline"
 
@@ -35,10 +36,15 @@ class State(eqx.Module):
     policy_optimiser: optax.OptState
 
 
+def optimiser(config: Config) -> optax.GradientTransformation:
+    """Adam."""
+    return optax.adam(config.learning_rate)
+
+
 def init(config: Config, problem: Problem, key: Array) -> State:
     """A fresh network."""
     network = DeterministicPolicy(problem.observation_size, problem.action_size, config.policy_hidden, key)
-    return State(network, optax.adam(config.learning_rate).init(network))  # type: ignore[arg-type]
+    return State(network, start(optimiser(config), network))
 
 
 def policy_loss(policy: DeterministicPolicy, batch: LoggedTransitions) -> tuple[Array, Metrics]:
@@ -50,13 +56,12 @@ def policy_loss(policy: DeterministicPolicy, batch: LoggedTransitions) -> tuple[
 def steps(config: Config, problem: Problem) -> tuple[Step, ...]:
     """The cycle of pure training steps: one."""
     del problem
-    optimiser = optax.adam(config.learning_rate)
+    adam = optimiser(config)
 
     def step(state: State, batch: LoggedTransitions, key: Array) -> tuple[State, Metrics]:
         del key
         grads, metrics = jax.grad(policy_loss, has_aux=True)(state.policy, batch)
-        updates, optimiser_state = optimiser.update(grads, state.policy_optimiser)
-        return State(optax.apply_updates(state.policy, updates), optimiser_state), metrics  # type: ignore[arg-type]
+        return State(*descend(adam, grads, state.policy_optimiser, state.policy)), metrics
 
     return (step,)
 

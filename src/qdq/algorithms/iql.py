@@ -19,6 +19,7 @@ from qdq.data.batches import LoggedTransitions
 from qdq.networks import MLP, Critics, GaussianPolicy, copy, moving_average
 from qdq.settings import setting
 from qdq.training.loop import Metrics, Step
+from qdq.training.optimiser import descend, learning_rate, start
 
 SOURCE = "IQL paper, Appendix B"
 
@@ -51,9 +52,8 @@ class State(eqx.Module):
 
 
 def _optimisers(config: Config, problem: Problem) -> tuple[optax.GradientTransformation, optax.GradientTransformation]:
-    rate = config.learning_rate
-    schedule = optax.cosine_decay_schedule(rate, max(1, problem.steps)) if config.policy_cosine_decay else rate
-    return optax.adam(schedule), optax.adam(rate)
+    schedule = learning_rate(config.learning_rate, config.policy_cosine_decay, problem.steps)
+    return optax.adam(schedule), optax.adam(config.learning_rate)
 
 
 def init(config: Config, problem: Problem, key: Array) -> State:
@@ -69,9 +69,9 @@ def init(config: Config, problem: Problem, key: Array) -> State:
         critics,
         copy(critics),
         value,
-        policy_optimiser.init(policy),  # type: ignore[arg-type]
-        other_optimiser.init(critics),  # type: ignore[arg-type]
-        other_optimiser.init(value),  # type: ignore[arg-type]
+        start(policy_optimiser, policy),
+        start(other_optimiser, critics),
+        start(other_optimiser, value),
     )
 
 
@@ -111,19 +111,16 @@ def steps(config: Config, problem: Problem) -> tuple[Step, ...]:
     def step(state: State, batch: LoggedTransitions, key: Array) -> tuple[State, Metrics]:
         del key
         grads, metrics = jax.grad(value_loss, has_aux=True)(state.value, state, config, batch)
-        updates, value_state = other_optimiser.update(grads, state.value_optimiser)
-        value = optax.apply_updates(state.value, updates)
+        value, value_state = descend(other_optimiser, grads, state.value_optimiser, state.value)
 
-        gap = advantage(value, state, batch)  # type: ignore[arg-type]
+        gap = advantage(value, state, batch)
         grads, more = jax.grad(policy_loss, has_aux=True)(state.policy, gap, config, batch)
-        updates, policy_state = policy_optimiser.update(grads, state.policy_optimiser)
-        policy = optax.apply_updates(state.policy, updates)
+        policy, policy_state = descend(policy_optimiser, grads, state.policy_optimiser, state.policy)
 
         grads, last = jax.grad(critic_loss, has_aux=True)(state.critics, value, config, batch)
-        updates, critic_state = other_optimiser.update(grads, state.critic_optimiser)
-        critics = optax.apply_updates(state.critics, updates)
+        critics, critic_state = descend(other_optimiser, grads, state.critic_optimiser, state.critics)
         target_critics = moving_average(state.target_critics, critics, config.target_rate)
-        state = State(policy, critics, target_critics, value, policy_state, critic_state, value_state)  # type: ignore[arg-type]
+        state = State(policy, critics, target_critics, value, policy_state, critic_state, value_state)
         return state, metrics | more | last
 
     return (step,)

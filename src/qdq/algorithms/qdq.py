@@ -26,6 +26,7 @@ from qdq.data.batches import LoggedTransitions
 from qdq.networks import MLP, Critics, GaussianPolicy, copy, moving_average
 from qdq.settings import PAPER_TABLE_4, setting
 from qdq.training.loop import Metrics, Step
+from qdq.training.optimiser import descend, learning_rate, start
 from qdq.uncertainty import mean_and_std, threshold
 
 Penalty = Literal["signed", "paper", "release_antmaze", "release_umaze_diverse", "none"]
@@ -83,9 +84,7 @@ def _optimiser(config: Config, rate: optax.ScalarOrSchedule) -> optax.GradientTr
 
 
 def _optimisers(config: Config, problem: Problem) -> tuple[optax.GradientTransformation, optax.GradientTransformation]:
-    rate = config.policy_learning_rate
-    policy_updates = max(1, problem.steps // 2)
-    schedule = optax.cosine_decay_schedule(rate, policy_updates) if config.policy_cosine_decay else rate
+    schedule = learning_rate(config.policy_learning_rate, config.policy_cosine_decay, problem.steps // 2)
     return _optimiser(config, schedule), _optimiser(config, config.critic_learning_rate)
 
 
@@ -105,9 +104,9 @@ def init(config: Config, problem: Problem, key: Array) -> State:
         critics,
         copy(critics),
         value,
-        policy_optimiser.init(policy),  # type: ignore[arg-type]
-        critic_optimiser.init(critics),  # type: ignore[arg-type]
-        critic_optimiser.init(value),  # type: ignore[arg-type]
+        start(policy_optimiser, policy),
+        start(critic_optimiser, critics),
+        start(critic_optimiser, value),
     )
 
 
@@ -241,11 +240,9 @@ def steps(config: Config, problem: Problem) -> tuple[Step, ...]:
         value, value_state = state.value, state.value_optimiser
         if config.extraction_steps > 0 or config.return_share > 0:
             grads = jax.grad(value_loss)(state.value, batch)
-            updates, value_state = critic_optimiser.update(grads, state.value_optimiser)
-            value = optax.apply_updates(state.value, updates)
+            value, value_state = descend(critic_optimiser, grads, state.value_optimiser, state.value)
         grads, more = jax.grad(critic_loss, has_aux=True)(state.critics, batch, target, weight)
-        updates, critic_state = critic_optimiser.update(grads, state.critic_optimiser)
-        critics = optax.apply_updates(state.critics, updates)
+        critics, critic_state = descend(critic_optimiser, grads, state.critic_optimiser, state.critics)
         new = (state.number + 1, critics, critic_state, value, value_state)
         state = eqx.tree_at(lambda s: (s.number, s.critics, s.critic_optimiser, s.value, s.value_optimiser), state, new)
         return state, metrics | more
@@ -254,8 +251,7 @@ def steps(config: Config, problem: Problem) -> tuple[Step, ...]:
         critic_key, policy_key = jax.random.split(key)
         state, metrics = update_critics(state, batch, critic_key)
         grads, more = jax.grad(policy_loss, has_aux=True)(state.policy, state, config, problem, batch, policy_key)
-        updates, policy_state = policy_optimiser.update(grads, state.policy_optimiser)
-        policy = optax.apply_updates(state.policy, updates)
+        policy, policy_state = descend(policy_optimiser, grads, state.policy_optimiser, state.policy)
         new = (
             policy,
             policy_state,

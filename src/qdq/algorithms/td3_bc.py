@@ -20,6 +20,7 @@ from qdq.data.batches import LoggedTransitions
 from qdq.networks import Critics, DeterministicPolicy, copy, moving_average
 from qdq.settings import setting
 from qdq.training.loop import Metrics, Step
+from qdq.training.optimiser import descend, start
 
 SOURCE = "TD3+BC paper, Table 3"
 
@@ -66,8 +67,8 @@ def init(config: Config, problem: Problem, key: Array) -> State:
         copy(policy),
         critics,
         copy(critics),
-        policy_optimiser.init(policy),  # type: ignore[arg-type]
-        critic_optimiser.init(critics),  # type: ignore[arg-type]
+        start(policy_optimiser, policy),
+        start(critic_optimiser, critics),
     )
 
 
@@ -107,15 +108,13 @@ def steps(config: Config, problem: Problem) -> tuple[Step, ...]:
     def update_critics(state: State, batch: LoggedTransitions, key: Array) -> tuple[State, Metrics]:
         target = bellman_target(state, config, batch, key)
         grads, metrics = jax.grad(critic_loss, has_aux=True)(state.critics, batch, target)
-        updates, critic_state = critic_optimiser.update(grads, state.critic_optimiser)
-        critics = optax.apply_updates(state.critics, updates)
+        critics, critic_state = descend(critic_optimiser, grads, state.critic_optimiser, state.critics)
         return eqx.tree_at(lambda s: (s.critics, s.critic_optimiser), state, (critics, critic_state)), metrics
 
     def update_all(state: State, batch: LoggedTransitions, key: Array) -> tuple[State, Metrics]:
         state, metrics = update_critics(state, batch, key)
         grads, more = jax.grad(policy_loss, has_aux=True)(state.policy, state.critics, config, batch)
-        updates, policy_state = policy_optimiser.update(grads, state.policy_optimiser)
-        policy = optax.apply_updates(state.policy, updates)
+        policy, policy_state = descend(policy_optimiser, grads, state.policy_optimiser, state.policy)
         new = (
             policy,
             policy_state,

@@ -7,7 +7,7 @@ from typing import Any
 
 import tyro
 
-from qdq.cli import data, online, presets, runs, stages
+from qdq.cli import data, demo, online, presets, runs, stages
 from qdq.errors import QDQError
 
 Commands = dict[str, Callable[..., Any]]
@@ -35,6 +35,7 @@ COMMANDS: Commands = {
     "uncertainty": runs.uncertainty,
     "online": online.online,
     "snapshots": online.snapshots,
+    "demo": demo.demo,
     "doctor": presets.doctor,
 }
 

@@ -7,7 +7,7 @@ import tyro
 
 
 def online(
-    environment: tyro.conf.Positional[str],
+    environment: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="ENVIRONMENT")],
     algorithm: Literal["sac", "td3"] = "sac",
     steps: int = 1_000_000,
     seed: int = 1,
@@ -16,6 +16,8 @@ def online(
     snapshot_every: int = 10_000,
     checkpoint_every: int = 50_000,
     updates_per_block: int = 100,
+    batch_size: int = 128,
+    critic_layer_norm: bool = True,
 ) -> None:
     """Train a policy online in a Gymnasium environment, with checkpoints, logs and snapshots.
 
@@ -26,11 +28,13 @@ def online(
         seed: Seed of networks, environment and exploration.
         out: Folder of the run; runs/ENVIRONMENT-ALGORITHM-SEED by default.
         resume: Go on from the newest checkpoint in the folder, or start where there is none. Networks, optimisers and
-            replay buffer are restored exactly, but the simulator is not: a new episode begins, so a resumed run differs
-            from one that never stopped.
+            replay buffer are restored, but the simulator is not: a new episode begins, so a resumed run is not bit for
+            bit one that never stopped.
         snapshot_every: Environment steps between two evaluated snapshots of the policy.
         checkpoint_every: Environment steps between two checkpoints.
         updates_per_block: Updates after every 200 environment steps.
+        batch_size: Transitions in the batch of an update.
+        critic_layer_norm: LayerNorm in the critics.
     """
     from qdq.online.run import train_online
 
@@ -44,6 +48,7 @@ def online(
         snapshot_every=snapshot_every,
         checkpoint_every=checkpoint_every,
         updates_per_block=updates_per_block,
+        algorithm_settings={"batch_size": batch_size, "critic_layer_norm": critic_layer_norm},
     )
     print(folder)
 
@@ -61,7 +66,7 @@ def snapshots(
     """Rebuild the factory's policy snapshots: train online, choose expert, medium and replay, and pack them.
 
     Args:
-        families: The environments; all three by default, which takes about an hour each on two cores.
+        families: The environments; all three by default.
         out: Folder for the packed files; point the environment variable QDQ_SNAPSHOTS at it to make datasets from them.
         runs: Folder of the online runs; unfinished ones there go on from their newest checkpoint.
         from_runs: Only choose, from the existing online runs in this folder, without training.
@@ -82,6 +87,7 @@ def snapshots(
                 resume=True,
                 snapshot_every=recipe.snapshot_every,
                 updates_per_block=recipe.updates_per_block,
+                algorithm_settings=recipe.algorithm_settings,
             )
         else:
             run = from_runs / recipe.folder

@@ -148,7 +148,7 @@ def uncertainty(
     if not 0.0 < quantile < 1.0:
         raise UsageError(f"--quantile must lie between 0 and 1, but is {quantile}.")
     opened = qdq.load_run(run)
-    arrays = read_arrays(input)
+    arrays = read_arrays(input, ("observations", "actions"))
     for name in ("observations", "actions"):
         if name not in arrays:
             raise DataError(f"{input} has no array {name!r}; it needs observations and actions, one row each.")

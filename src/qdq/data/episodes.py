@@ -6,6 +6,7 @@ own and is never stored twice. `terminals` marks the step at which the task itse
 """
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -160,8 +161,8 @@ def from_arrays(
     truncations: np.ndarray | None = None,
     next_observations: np.ndarray | None = None,
     *,
-    action_low: np.ndarray | float | None = None,
-    action_high: np.ndarray | float | None = None,
+    action_low: np.ndarray | Sequence[float] | float | None = None,
+    action_high: np.ndarray | Sequence[float] | float | None = None,
     metadata: Metadata | None = None,
 ) -> Dataset:
     """A dataset from one row per transition, in time order.

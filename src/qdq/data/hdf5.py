@@ -8,6 +8,7 @@ from typing import Any
 
 import h5py
 import numpy as np
+from h5py import h5a, h5d, h5g, h5l, h5o, h5s, h5t  # pyright: ignore[reportAttributeAccessIssue]  # no stubs
 
 from qdq.data.guard import GIBIBYTE, check_compression, check_memory, reading
 from qdq.errors import DataError
@@ -35,54 +36,78 @@ def member(path: Path, group: h5py.Group, key: str) -> Any:
 
 
 def read_array(path: Path, group: h5py.Group, key: str) -> np.ndarray | None:
-    """The numeric array called `key`, or none if there is no such member."""
-    item = member(path, group, key)
-    if item is None:
+    """The numeric array called `key`, or none if there is no such member.
+
+    Uses HDF5's own calls, because a Minari dataset of short episodes has hundreds of thousands of small arrays.
+    """
+    name = key.encode()
+    if not group.id.links.exists(name):
         return None
+    if group.id.links.get_info(name).type != h5l.TYPE_HARD:
+        member(path, group, key)  # says what is wrong
+    item = h5o.open(group.id, name)
     label = f"{group.name or ''}/{key}".replace("//", "/").lstrip("/")
-    if not isinstance(item, h5py.Dataset):
+    if not isinstance(item, h5d.DatasetID):
         raise DataError(f"{path}: {label} is a group where an array is needed.")
-    _check(path, label, item)
-    return item[()]
-
-
-def _check(path: Path, label: str, item: h5py.Dataset) -> None:
-    """Compare what the header claims with what the file stores."""
-    if item.dtype.kind not in "fiub":
-        raise DataError(f"{path}: {label} is of type {item.dtype}, but numbers are needed.")
-    if item.shape is None:
+    dtype = item.dtype
+    if dtype.kind not in "fiub":
+        raise DataError(f"{path}: {label} is of type {dtype}, but numbers are needed.")
+    if item.get_space().get_simple_extent_type() == h5s.NULL:
         raise DataError(f"{path}: {label} is empty; it was created but never written.")
-    if item.external or item.is_virtual:
-        raise DataError(
-            f"{path}: {label} keeps its data in another file, which is not followed; store the data itself."
-        )
-    size = math.prod(item.shape) * item.dtype.itemsize
+    _check(path, label, item, math.prod(item.shape) * dtype.itemsize)
+    array = np.empty(item.shape, dtype)
+    if array.size:
+        item.read(h5s.ALL, h5s.ALL, array)
+    return array
+
+
+def _check(path: Path, label: str, item: h5d.DatasetID, size: int) -> None:
+    """Compare the size that the header claims with what the file stores."""
+    properties = item.get_create_plist()
+    layout = properties.get_layout()
+    if layout == h5d.VIRTUAL or properties.get_external_count():
+        raise DataError(f"{path}: {label} keeps its data in another file, which is not read; store the data itself.")
     if size == 0:
         return
+    stored = item.get_storage_size()
+    if layout != h5d.CHUNKED and stored == size < 2**20:
+        return  # small, and byte for byte what it claims
     check_memory(path, label, size)
-    stored = item.id.get_storage_size()
     if stored > Path(path).stat().st_size:
         raise DataError(
             f"{path}: {label} claims {stored} stored bytes, more than the whole file; the file is cut short."
         )
-    if item.chunks is None:  # contiguous or compact: byte for byte
+    if layout != h5d.CHUNKED:
         if stored < size:
             raise DataError(
                 f"{path}: the header of {label} claims {size} bytes, but only {stored} are stored; "
                 "the file is damaged or incomplete, so fetch or write it again."
             )
         return
-    if math.prod(item.chunks) * item.dtype.itemsize > GIBIBYTE:
+    chunks = properties.get_chunk()
+    if math.prod(chunks) * item.dtype.itemsize > GIBIBYTE:
         raise DataError(f"{path}: {label} is stored in chunks larger than 1 GiB; write it again with smaller chunks.")
     # A chunk that was never written reads as zeros, which would pass for data.
-    needed = math.prod(-(-length // chunk) for length, chunk in zip(item.shape, item.chunks, strict=True))
-    written = item.id.get_num_chunks()
+    needed = math.prod(-(-length // chunk) for length, chunk in zip(item.shape, chunks, strict=True))
+    written = item.get_num_chunks()
     if written < needed:
         raise DataError(
             f"{path}: the header of {label} claims {needed} chunks, but {written} are stored; "
             "the file is damaged or incomplete, so fetch or write it again."
         )
     check_compression(path, label, size, stored)
+
+
+def write_group(file: h5py.File, name: str, arrays: dict[str, np.ndarray], numbers: dict[str, int]) -> None:
+    """A group of small uncompressed arrays with whole numbers as attributes, by HDF5's own calls."""
+    group = h5g.create(file.id, name.encode())
+    for key, number in numbers.items():
+        h5a.create(group, key.encode(), h5t.NATIVE_INT64, h5s.create(h5s.SCALAR)).write(np.array(number, np.int64))
+    for key, array in arrays.items():
+        kind = h5t.py_create(array.dtype, logical=True)
+        h5d.create(group, key.encode(), kind, h5s.create_simple(array.shape)).write(
+            h5s.ALL, h5s.ALL, np.ascontiguousarray(array)
+        )
 
 
 def attributes(group: Any) -> dict[str, Any]:

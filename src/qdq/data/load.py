@@ -106,8 +106,10 @@ def write_dataset(dataset: Dataset, destination: str) -> str:
     path = Path(destination).expanduser()
     if path.suffix.lower() not in SUFFIXES:
         raise UsageError(f"The format of {destination} is unknown; end it in {', '.join(SUFFIXES)}, or use minari:ID.")
-    if path.exists():
-        raise UsageError(f"{destination} exists already; choose another name or remove it first.")
+    beside = [path.with_suffix(".toml")] if path.suffix.lower() == ".csv" else []  # its columns and bounds
+    for occupied in (path, *beside):
+        if occupied.exists():
+            raise UsageError(f"{occupied} exists already; choose another name or remove it first.")
     from qdq.data import d4rl, npz, tables
 
     writers = {".npz": npz.write_npz, ".csv": tables.write_csv, ".parquet": tables.write_parquet}

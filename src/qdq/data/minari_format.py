@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import h5py
 import numpy as np
 
 from qdq.data import hdf5
@@ -120,7 +121,9 @@ def write_minari(dataset: Dataset, identifier: str, *, description: str | None =
             env_spec=specification_of(dataset.metadata),
         )
         storage.update_metadata(_header(dataset, identifier, description))
-        storage.update_episodes(_buffers(dataset))
+        _write_episodes(dataset, temporary / "data" / MAIN_FILE)
+        totals = {"total_episodes": dataset.episodes, "total_steps": dataset.transitions}
+        storage.update_metadata({**totals, "dataset_size": float(storage.get_size())})
         temporary.chmod(0o755)
         if path.exists():
             shutil.rmtree(path)
@@ -148,19 +151,19 @@ def _header(dataset: Dataset, identifier: str, description: str | None) -> dict[
     return header
 
 
-def _buffers(dataset: Dataset) -> Iterator[Any]:
-    """One view per episode: nothing is copied."""
-    from minari.data_collector.episode_buffer import EpisodeBuffer
-
-    for episode, (start, length) in enumerate(zip(dataset.starts, dataset.lengths, strict=True)):
-        steps, rows = slice(start, start + length), slice(start + episode, start + episode + length + 1)
-        yield EpisodeBuffer(
-            observations=dataset.observations[rows],  # type: ignore[arg-type]  # arrays serve wherever lists do
-            actions=dataset.actions[steps],  # type: ignore[arg-type]
-            rewards=dataset.rewards[steps],  # type: ignore[arg-type]
-            terminations=dataset.terminals[steps],  # type: ignore[arg-type]
-            truncations=dataset.truncations[steps],  # type: ignore[arg-type]
-        )
+def _write_episodes(dataset: Dataset, path: Path) -> None:
+    """The groups that Minari's own storage writes, in a third of the time and space where episodes are short."""
+    with h5py.File(path, "w", track_order=True) as file:
+        for episode, (start, length) in enumerate(zip(dataset.starts, dataset.lengths, strict=True)):
+            steps = slice(start, start + length)
+            arrays = {
+                "observations": dataset.observations[start + episode : start + episode + length + 1],
+                "actions": dataset.actions[steps],
+                "rewards": dataset.rewards[steps],
+                "terminations": dataset.terminals[steps],
+                "truncations": dataset.truncations[steps],
+            }
+            hdf5.write_group(file, f"episode_{episode}", arrays, {"id": episode, "total_steps": int(length)})
 
 
 def _register_namespace(identifier: str) -> None:
@@ -215,8 +218,8 @@ def _episodes(path: Path, header: dict[str, Any], layout: ObservationLayout) -> 
             ]
             if any(array is None for array in arrays):
                 raise DataError(f"{main}: episode_{number} lacks actions, rewards, terminations or truncations.")
-            item = hdf5.member(main, group, "observations")
-            if hasattr(item, "keys"):
+            item = hdf5.member(main, group, "observations") if layout.parts[0][0] else None  # named parts: a group
+            if item is not None and hasattr(item, "keys"):
                 parts = {name: hdf5.read_array(main, item, name) for name, _ in layout.parts}
                 observations = flatten_observation({k: v for k, v in parts.items() if v is not None}, layout)
             else:

@@ -22,15 +22,22 @@ REQUIRED = ("observations", "actions", "rewards", "terminals")
 OPTIONAL = ("truncations", "timeouts", "next_observations", "action_low", "action_high", "metadata")
 
 
-def read_npz(path: Path) -> Dataset:
-    """The dataset in an NPZ file."""
+def read_arrays(path: Path, names: tuple[str, ...]) -> dict[str, np.ndarray]:
+    """Those of the named arrays that an NPZ file has; others are never read."""
     path = Path(path)
     arrays: dict[str, np.ndarray] = {}
     with reading(path, "NPZ"), zipfile.ZipFile(path) as archive:
         for information in archive.infolist():
             key = information.filename.removesuffix(".npy")
-            if key in REQUIRED or key in OPTIONAL:
+            if key in names:
                 arrays[key] = _read_member(path, archive, information, key)
+    return arrays
+
+
+def read_npz(path: Path) -> Dataset:
+    """The dataset in an NPZ file."""
+    path = Path(path)
+    arrays = read_arrays(path, (*REQUIRED, *OPTIONAL))
     if missing := [key for key in REQUIRED if key not in arrays]:
         raise DataError(f"{path} lacks {', '.join(missing)}; rename the arrays to {', '.join((*REQUIRED, *OPTIONAL))}.")
     metadata = Metadata(name=path.stem, source="npz")

@@ -8,7 +8,7 @@ RESAMPLES = 2_000
 
 def interquartile_mean(scores: np.ndarray) -> float:
     """Mean of the middle half of all scores."""
-    return float(trim_mean(np.asarray(scores, np.float64), 0.25, axis=None))
+    return float(trim_mean(np.asarray(scores, np.float64).ravel(), 0.25))
 
 
 def bootstrap_interval(scores: np.ndarray, confidence: float = 0.95, seed: int = 0) -> tuple[float, float]:

@@ -11,11 +11,12 @@ A run is a folder:
 Environment steps are counted from the first step of the policy: the random warm-up comes before step 0.
 """
 
+import json
 import signal
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, fields
 from functools import partial
 from pathlib import Path
 from types import ModuleType
@@ -56,12 +57,17 @@ class RunConfig:
     block: int = 200  # environment steps between two rounds of updates
     updates_per_block: int = 100
     capacity: int = 1_000_000  # transitions kept for replay
+    algorithm_settings: dict[str, Any] = field(default_factory=dict)  # what differs from the algorithm's own defaults
 
     def __post_init__(self) -> None:
         if self.algorithm not in ALGORITHMS:
             raise UsageError(
                 f"There is no online algorithm {self.algorithm!r}; {suggest(self.algorithm, tuple(ALGORITHMS))}"
             )
+        known = tuple(entry.name for entry in fields(ALGORITHMS[self.algorithm].Config))
+        for name in self.algorithm_settings:
+            if name not in known:
+                raise UsageError(f"{self.algorithm} has no setting {name!r}; {suggest(name, known)}")
         for name in ("steps", "snapshot_every", "checkpoint_every", "warmup", "capacity"):
             value = getattr(self, name)
             if value <= 0 or value % self.block:
@@ -94,7 +100,7 @@ def train_online(
     _prepare(folder, config, resume)
 
     method = ALGORITHMS[algorithm]
-    settings_of_method = method.Config()
+    settings_of_method = method.Config(**config.algorithm_settings)
     key = jax.random.key(seed)
     state = method.init(settings_of_method, observation_size, action_size, jax.random.fold_in(key, 0))
     buffer = ReplayBuffer.empty(config.capacity, observation_size, action_size)
@@ -186,15 +192,19 @@ def _prepare(folder: Path, config: RunConfig, resume: bool) -> None:
     path = folder / "config.json"
     if folder.exists() and any(folder.iterdir()) and not resume:
         raise UsageError(f"{folder} exists already; choose another --out, or add --resume to go on with it.")
+    algorithm = ALGORITHMS[config.algorithm].Config(**config.algorithm_settings)
+    content = {"run": asdict(config), "algorithm": asdict(algorithm), "versions": versions()}
     if path.exists():
-        saved = read_json(path).get("run", {})
-        for name, value in asdict(config).items():
-            if name != "steps" and saved.get(name) != value:
-                raise UsageError(
-                    f"{folder} was started with {name} = {saved.get(name)}, not {value}; resume with the same settings."
-                )
-    algorithm = ALGORITHMS[config.algorithm].Config()
-    write_json(path, {"run": asdict(config), "algorithm": asdict(algorithm), "versions": versions()})
+        saved = read_json(path)
+        for group in ("run", "algorithm"):
+            # As JSON, where tuples are lists; settings of the algorithm are compared with its defaults filled in.
+            for name, value in json.loads(json.dumps(content[group])).items():
+                before = saved.get(group, {}).get(name)
+                if name not in ("steps", "algorithm_settings") and before != value:
+                    raise UsageError(
+                        f"{folder} was started with {name} = {before}, not {value}; resume with the same settings."
+                    )
+    write_json(path, content)
 
 
 def _checkpoint(folder: Path, config: RunConfig, reached: int, state: Any, buffer: ReplayBuffer) -> None:

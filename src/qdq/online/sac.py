@@ -3,7 +3,7 @@
     y          = r + discount * (1 - terminal) * (min target Q(s', a') - temperature * log pi(a'|s')),  a' ~ pi(s')
     critics    : (Q(s, a) - y)^2
     policy     : temperature * log pi(a|s) - min Q(s, a),  a ~ pi(s)
-    temperature: keeps the entropy at -(number of action dimensions)
+    temperature: keeps the entropy at `entropy_per_dimension` times the action dimensions (-1 in the paper)
     targets    : moving average of the critics
 
 Deviation from the paper: LayerNorm in the critics, which learns faster per step.
@@ -34,6 +34,7 @@ class Config:
     critic_hidden: tuple[int, ...] = (256, 256)
     critic_layer_norm: bool = True
     batch_size: int = 128
+    entropy_per_dimension: float = -1.0  # the temperature keeps the entropy at this times the action dimensions
 
 
 class State(eqx.Module):
@@ -108,7 +109,7 @@ def steps(config: Config, action_size: int) -> tuple[Step, ...]:
         updates, policy_state = policy_optimiser.update(grads, state.policy_optimiser)
         policy = optax.apply_updates(state.policy, updates)  # type: ignore[arg-type]
 
-        gradient = jnp.exp(state.log_temperature) * (more["entropy"] + action_size)
+        gradient = jnp.exp(state.log_temperature) * (more["entropy"] - config.entropy_per_dimension * action_size)
         updates, temperature_state = critic_optimiser.update(gradient, state.temperature_optimiser)
         log_temperature = optax.apply_updates(state.log_temperature, updates)
         state = State(

@@ -10,7 +10,7 @@ Scores are of sampled actions, as the factory's data is collected with sampled a
 import json
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +33,7 @@ class Recipe:
     snapshot_every: int
     updates_per_block: int = 100  # for every 200 environment steps
     algorithm: str = "sac"
+    algorithm_settings: dict[str, Any] = field(default_factory=dict)
 
     @property
     def folder(self) -> str:

@@ -29,11 +29,9 @@ def draw_run(folder: Path, dataset: Dataset) -> list[Path]:
         drawn.append(_save(learning_curve(run.result), folder / "learning_curve.png"))
     if (folder / "q_distribution").exists():
         prepared = prepare(dataset, run.config)
-        saved = storage.read_json(folder / "q_distribution" / "rule.json")
-        rule = uncertainty.Config(saved["rule"], saved["nodes"], saved["samples"])
         drawn.append(_save(q_distribution(run.distribution, prepared, dataset.name), folder / "q_distribution.png"))
         network = run.deployed_policy().network
-        drawn.append(_save(uncertainty_panels(run.distribution, network, prepared, rule, dataset.name), folder / "uncertainty.png"))
+        drawn.append(_save(uncertainty_panels(run.distribution, network, prepared, run.uncertainty_rule, dataset.name), folder / "uncertainty.png"))
     return drawn
 
 

@@ -84,11 +84,12 @@ class TensorBoardLog:
     def __init__(self, directory: Path):
         self.writer: Any = None
         try:
-            from tensorboard.compat.proto import event_pb2, summary_pb2
+            from tensorboard.compat.proto.event_pb2 import Event  # type: ignore[attr-defined]
+            from tensorboard.compat.proto.summary_pb2 import Summary  # type: ignore[attr-defined]
             from tensorboard.summary.writer.event_file_writer import EventFileWriter
         except ImportError:
             return
-        self.event, self.summary = event_pb2.Event, summary_pb2.Summary
+        self.event, self.summary = Event, Summary
         self.writer = EventFileWriter(str(directory))
 
     def __call__(self, step: int, state: Any, metrics: Metrics) -> None:

@@ -109,6 +109,7 @@ def _claim(out: Path, config: Config, dataset: Dataset, seeds: list[int], resume
         **identity,
         "dataset": dataset.name,
         "environment_id": dataset.metadata.environment_id,
+        "environment_options": dataset.metadata.environment_options,
         "observation_size": dataset.observation_size,
         "action_size": dataset.action_size,
         "seeds": seeds,
@@ -150,7 +151,9 @@ def _adopt(
     if rule != config.uncertainty:
         name = "quadrature" if rule.rule == "gauss_hermite" else "equal-probability"
         display.line(f"uncertainty: {config.uncertainty.nodes} quadrature nodes are too few here, {rule.nodes} {name} nodes are used")
-    storage.write_json(folder / "rule.json", {**dataclasses.asdict(rule), "quadrature_gap": gap})
+    quantiles = stages.recorded_uncertainty(distribution, prepared, rule)
+    content = {**dataclasses.asdict(rule), "quadrature_gap": gap, "recorded_uncertainty_percentiles": quantiles}
+    storage.write_json(folder / "rule.json", content)
     return distribution, rule
 
 
@@ -191,7 +194,7 @@ def _run_seed(shared: Stage, seed: int, folder: Path, evaluator: Evaluator | Non
             return
         began = time.monotonic()
         policy = _deploy(algorithm.policy(state), shared.prepared)
-        episodes = evaluator.play(lambda observations: np.asarray(policy(observations)), seed=1_000_000 * (seed + 1) + step)
+        episodes = evaluator.play(lambda observations: np.asarray(policy(jnp.asarray(observations))), seed=1_000_000 * (seed + 1) + step)
         scores = [float(reference.score(value)) for value in episodes.returns] if reference else None
         mean = float(np.mean(scores if scores is not None else episodes.returns))
         evaluations.append({"step": step, "score": mean, **dataclasses.asdict(episodes), "scores": scores})

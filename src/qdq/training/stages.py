@@ -17,6 +17,7 @@ import jax.numpy as jnp
 from qdq import consistency, diffusion, quantile, storage, uncertainty
 from qdq import q_distribution as q_distribution_module
 from qdq.config import Config
+from qdq.data.batches import LoggedTransitions
 from qdq.data.prepare import Prepared
 from qdq.errors import UsageError
 from qdq.networks import ConditionalScalar
@@ -172,8 +173,19 @@ def load_distribution(model: Path, config: Config, observation_size: int, action
     return QDistribution(network, unit_interval(manifest["q_minimum"], manifest["q_maximum"]))
 
 
+def _spread_out(prepared: Prepared, count: int) -> LoggedTransitions:
+    """`count` transitions evenly spaced over the dataset."""
+    return prepared.transitions.at(jnp.linspace(0, prepared.dataset.transitions - 1, count).astype(jnp.int32))
+
+
+def recorded_uncertainty(distribution: QDistribution, prepared: Prepared, rule: uncertainty.Config) -> list[float]:
+    """The percentiles 0, 1, ... 100 of H over recorded actions: what a new action's H is compared with."""
+    batch = _spread_out(prepared, 4096)
+    compute = jax.jit(lambda s, a: uncertainty.mean_and_std(distribution, s, a, rule, jax.random.key(0))[1])
+    return [float(value) for value in jnp.percentile(compute(batch.observations, batch.actions), jnp.arange(101))]
+
+
 def choose_uncertainty_rule(distribution: QDistribution, prepared: Prepared, config: Config) -> tuple[uncertainty.Config, float]:
     """Compare the quadrature with a finer one on 512 data points and fall back where they disagree."""
-    index = jnp.linspace(0, len(prepared.transitions.rewards) - 1, 512).astype(jnp.int32)
-    batch = prepared.transitions.at(index)
+    batch = _spread_out(prepared, 512)
     return uncertainty.choose_rule(distribution, batch.observations, batch.actions, config.uncertainty)

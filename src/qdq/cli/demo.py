@@ -1,0 +1,42 @@
+"""`qdq demo`: from nothing to a policy that beats its data, with every stage on the way."""
+
+from pathlib import Path
+
+DATASET = "hopper-medium-replay"
+
+
+def demo(seed: int = 0, out: Path = Path("demo")) -> None:
+    """Make a dataset of mixed quality, run every stage of QDQ on it, and compare with the data and simpler methods.
+
+    Args:
+        seed: Seed of the trained policies.
+        out: Folder for the runs and their pictures; runs of the same seed that are finished are not repeated.
+    """
+    from rich.console import Console
+    from rich.table import Table
+
+    import qdq
+    from qdq.data.factory import make_dataset
+
+    console = Console(highlight=False)
+    make_dataset(DATASET)
+    data = qdq.load_dataset(DATASET)
+    console.print(f"{data.name}: {data.transitions:,} transitions, {data.episodes:,} episodes, behaviour score {data.behaviour_score:.1f}")
+    rows = [("behaviour (the data)", data.behaviour_score or 0.0)]
+    for label, algorithm, overrides in (
+        ("BC (imitation)", "bc", ()),
+        ("advantage-weighted extraction alone", "qdq", ("algorithm.extraction_steps=20000",)),
+        ("QDQ", "qdq", ()),
+    ):
+        name = f"{label.split()[0].lower()}-seed-{seed}"
+        console.print(f"\n[bold]{label}[/]")
+        run = qdq.train(data, algorithm, "demo", [seed], out=out, name=name, overrides=overrides, resume=(out / name).exists())
+        rows.append((label, run.result["score"]["mean"]))
+    table = Table(title=f"{DATASET}, seed {seed}: mean of the last five evaluations, score 0-100")
+    table.add_column("policy")
+    table.add_column("score", justify="right")
+    for label, score in rows:
+        table.add_row(label, f"{score:.1f}")
+    console.print(table)
+    folder = out / f"qdq-seed-{seed}"
+    console.print(f"Pictures: {folder}/learning_curve.png, {folder}/q_distribution.png, {folder}/uncertainty.png", soft_wrap=True)

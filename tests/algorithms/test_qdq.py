@@ -1,0 +1,155 @@
+"""QDQ's mathematics on numbers: the penalty, its sign rule, the targets, the losses."""
+
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from qdq.algorithms import qdq
+from qdq.algorithms.problem import Problem
+from qdq.data.batches import LoggedTransitions
+from qdq.networks import GaussianPolicy
+
+finite = st.floats(-1e3, 1e3, allow_nan=False)
+unit = st.floats(0.05, 0.999)
+
+
+class Constant(eqx.Module):
+    """Stands where critics stand and always answers the same."""
+
+    value: jax.Array
+
+    def __call__(self, observations: jax.Array, actions: jax.Array) -> jax.Array:
+        return jnp.broadcast_to(self.value, (2, observations.shape[0]))
+
+
+class Spread(eqx.Module):
+    """A Q distribution whose standard deviation is a given number for each row."""
+
+    std: jax.Array
+
+    def values(self, observations: jax.Array, actions: jax.Array, z: jax.Array) -> jax.Array:
+        return z * self.std
+
+
+def batch(rewards: list[float], terminals: list[float]) -> LoggedTransitions:
+    count = len(rewards)
+    s, a = jnp.zeros((count, 2)), jnp.zeros((count, 1))
+    return LoggedTransitions(s, a, jnp.array(rewards), s, jnp.array(terminals), jnp.zeros(count), jnp.ones(count))
+
+
+def state_with(q: Any, config: qdq.Config, problem: Problem) -> Any:
+    state = qdq.init(config, problem, jax.random.key(0))
+    return eqx.tree_at(lambda s: s.target_critics, state, Constant(jnp.asarray(q)))
+
+
+@given(finite, st.floats(0.0, 1e3), st.floats(0.0, 1e3), unit, unit)
+@settings(max_examples=200, deadline=None)
+def test_pessimistic_value_never_exceeds_q(q: float, h: float, border: float, alpha: float, beta: float) -> None:
+    config = qdq.Config(alpha=alpha, beta=beta)
+    lower, _ = qdq.pessimistic_value(jnp.array([q]), jnp.array([h]), jnp.asarray(border), config)
+    assert np.isfinite(lower[0])
+    assert float(lower[0]) <= np.float32(q) + 1e-4 * abs(q)
+
+
+@given(finite, finite, st.floats(0.01, 1e3), unit, unit, st.floats(0.5, 0.999))
+@settings(max_examples=200, deadline=None)
+def test_penalised_backup_contracts(q1: float, q2: float, h: float, alpha: float, beta: float, discount: float) -> None:
+    config = qdq.Config(alpha=alpha, beta=beta, discount=discount)
+    border = jnp.asarray(1.0)
+    backups = []
+    for q in (q1, q2):
+        lower, _ = qdq.pessimistic_value(jnp.array([q]), jnp.array([h]), border, config)
+        backups.append(discount * (alpha * q + (1 - alpha) * float(lower[0])))
+    factor = max(discount, (1 + discount) / 2)
+    assert abs(backups[0] - backups[1]) <= factor * abs(q1 - q2) + 1e-3 + 1e-5 * max(abs(q1), abs(q2))
+
+
+def test_signed_penalty_by_hand() -> None:
+    config = qdq.Config(alpha=0.99, beta=0.8)
+    q, h, border = jnp.array([10.0, 10.0, -10.0, -10.0]), jnp.array([1.0, 4.0, 1.0, 4.0]), jnp.asarray(2.0)
+    lower, risky = qdq.pessimistic_value(q, h, border, config)
+    kappa = ((1 + 0.99) / (2 * 0.99) - 0.99) / 0.01 - 1
+    weight = 0.8 * 2.0 / 4.0
+    np.testing.assert_allclose(lower, [8.0, 4.0, -10 - kappa * 0.2 * 10, -10 - kappa * (1 - weight) * 10], rtol=1e-4)
+    np.testing.assert_array_equal(risky, [0, 1, 0, 1])
+
+
+def test_printed_and_released_penalties_by_hand() -> None:
+    config = qdq.Config(beta=0.8)
+    q, h, border = jnp.array([10.0, 10.0]), jnp.array([1.0, 4.0]), jnp.asarray(2.0)
+    for penalty, expected in {
+        "paper": [8.0, 2.5],
+        "release_antmaze": [10.0, 10.0 * (1 + 0.1 * 0.75)],
+        "release_umaze_diverse": [10.0, 2.5],
+        "none": [10.0, 10.0],
+    }.items():
+        lower, _ = qdq.pessimistic_value(q, h, border, config, penalty)  # type: ignore[arg-type]
+        np.testing.assert_allclose(lower, expected, rtol=1e-6, err_msg=penalty)
+
+
+@pytest.mark.parametrize("h", [0.0, np.nan, np.inf])
+@pytest.mark.parametrize("penalty", ["signed", "paper", "release_antmaze", "release_umaze_diverse"])
+def test_degenerate_uncertainty_never_divides(h: float, penalty: str) -> None:
+    lower, _ = qdq.pessimistic_value(jnp.array([5.0, -5.0]), jnp.array([h, h]), jnp.asarray(0.5), qdq.Config(), penalty)  # type: ignore[arg-type]
+    assert np.isfinite(lower).all()
+
+
+def test_targets_by_hand_with_terminals() -> None:
+    config = qdq.Config(alpha=0.9, beta=0.5, discount=0.9, target_noise=0.0)
+    spread = jnp.array([1.0, 1.0, 1.0, 5.0])
+    problem = Problem(2, 1, 10, -1.0, 1.0, Spread(spread))  # type: ignore[arg-type]
+    state = state_with(jnp.array([[10.0], [20.0]]), config, problem)
+    target, metrics = qdq.bellman_target(state, config, problem, batch([1.0, 1.0, 2.0, 1.0], [0.0, 1.0, 0.0, 0.0]), jax.random.key(0))
+    safe = 0.9 * 10 + 0.1 * 0.5 * 10  # the smaller critic, off the risk set
+    risky = 0.9 * 10 + 0.1 * 0.5 * (1.0 / 5.0) * 10  # threshold 1, H = 5
+    np.testing.assert_allclose(target, [1 + 0.9 * safe, 1.0, 2 + 0.9 * safe, 1 + 0.9 * risky], rtol=1e-5)
+    assert float(metrics["risk_share"]) == pytest.approx(0.25)
+
+
+def test_antmaze_like_targets_stay_above_their_floor() -> None:
+    config = qdq.Config(alpha=0.99, beta=0.9)
+    problem = Problem(2, 1, 10, -1.0, 1.0, Spread(jnp.array([1.0, 50.0])))  # type: ignore[arg-type]
+    state = state_with(jnp.array([[-99.0], [-99.9]]), config, problem)
+    target, _ = qdq.bellman_target(state, config, problem, batch([-1.0, -1.0], [0.0, 0.0]), jax.random.key(0))
+    assert (target >= -100.0 - 1e-3).all()
+
+
+def test_two_term_loss_has_the_gradient_of_one_regression() -> None:
+    alpha, high, low = 0.7, jnp.array([3.0, -1.0]), jnp.array([2.0, -4.0])
+
+    def two_terms(q: jax.Array) -> jax.Array:
+        return jnp.sum(alpha * (q - high) ** 2 + (1 - alpha) * (q - low) ** 2)
+
+    def one_regression(q: jax.Array) -> jax.Array:
+        return jnp.sum((q - (alpha * high + (1 - alpha) * low)) ** 2)
+
+    q = jnp.array([0.3, 5.0])
+    np.testing.assert_allclose(jax.grad(two_terms)(q), jax.grad(one_regression)(q), rtol=1e-6)
+
+
+def test_extraction_weights_recorded_actions_by_their_advantage() -> None:
+    config = qdq.Config(objective="awr", extraction_steps=10, advantage_temperature=2.0, advantage_cap=50.0, value_samples=0)
+    problem = Problem(2, 1, 10, 0.0, 1.0)
+    state = qdq.init(config, problem, jax.random.key(0))
+    state = eqx.tree_at(lambda s: s.value, state, lambda observations: jnp.full((*observations.shape[:-1], 1), 1.0))
+    rows = batch([0.0, 0.0], [0.0, 0.0])._replace(returns=jnp.array([2.0, 4.0]))
+    policy: GaussianPolicy = state.policy
+    loss, _ = qdq.policy_loss(policy, state, config, problem, rows, jax.random.key(0))
+    log_density = policy.log_density(rows.observations, rows.actions)
+    expected = -np.mean(np.minimum(np.exp(2.0 * np.array([1.0, 3.0])), 50.0) * np.asarray(log_density))
+    assert float(loss) == pytest.approx(expected, rel=1e-5)
+
+
+def test_optimism_limit_is_the_largest_allowed() -> None:
+    for alpha, discount in ((0.99, 0.99), (0.95, 0.99), (0.5, 0.9), (0.999, 0.99)):
+        kappa = qdq.optimism_limit(alpha, discount)
+        assert 0.0 <= kappa <= 1.0
+        reached = discount * (alpha + (1 - alpha) * (1 + kappa))
+        assert reached <= (1 + discount) / 2 + 1e-9
+        assert kappa == 1.0 or reached == pytest.approx((1 + discount) / 2)
