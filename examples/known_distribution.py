@@ -48,7 +48,7 @@ def main() -> None:
         axes.hist(np.asarray(samples).ravel(), 80, range=(-1, 1), density=True, color="#9db7f5", label="learned")
         axes.plot(grid, share * peaks[0] + (1 - share) * peaks[1], color="#dc6803", label="truth")
         axes.set_title(f"Q given action {action}")
-    axes.legend(frameon=False)
+        axes.legend(frameon=False)
     figure.savefig("known_distribution.png", dpi=150)
     print("known_distribution.png")
 

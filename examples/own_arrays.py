@@ -12,7 +12,9 @@ import qdq
 def make_log(hours: int = 400, steps: int = 24, seed: int = 0) -> dict[str, np.ndarray]:
     """A log written by a clumsy thermostat: full power below 19 degrees, off above 21, random in between."""
     random = np.random.default_rng(seed)
-    rows: dict[str, list] = {name: [] for name in ("observations", "actions", "rewards", "next_observations", "truncations")}
+    rows: dict[str, list] = {
+        name: [] for name in ("observations", "actions", "rewards", "next_observations", "truncations")
+    }
     for _ in range(hours):
         inside, outside = random.uniform(15, 25), random.uniform(-5, 10)
         for step in range(steps):
@@ -43,7 +45,12 @@ def main() -> None:
         steps=4_000,
         name="heater",
         resume=True,  # run the script again and it finds its result
-        overrides=["q_dataset.width=12", "q_dataset.stride=1", "quantile.steps=2000", "algorithm.extraction_steps=2000"],
+        overrides=[
+            "q_dataset.width=12",
+            "q_dataset.stride=1",
+            "quantile.steps=2000",
+            "algorithm.extraction_steps=2000",
+        ],
     )
     rooms = np.array([[17.0, 0.0], [20.0, 0.0], [23.0, 0.0], [60.0, 0.0]])
     power = run.policy(rooms)

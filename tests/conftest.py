@@ -1,10 +1,24 @@
 """Hostile settings for every test: caches and data in a temporary folder, no network, no proxy to the outside."""
 
+import os
+import shutil
 import socket
+import tempfile
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+# Compiled programs are shared by all tests and workers of one session: most tests compile the same few shapes.
+SESSION = os.environ.setdefault("QDQ_TEST_SESSION", str(os.getpid()))  # inherited by the workers
+os.environ["JAX_COMPILATION_CACHE_DIR"] = os.path.join(tempfile.gettempdir(), f"qdq-tests-{SESSION}")
+os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0.2"
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Remove the compiled programs; workers leave that to the session that started them."""
+    if "PYTEST_XDIST_WORKER" not in os.environ:
+        shutil.rmtree(os.environ["JAX_COMPILATION_CACHE_DIR"], ignore_errors=True)
 
 
 @pytest.fixture(autouse=True)

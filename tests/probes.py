@@ -11,19 +11,20 @@ from qdq.data.episodes import Dataset, Metadata, from_arrays
 from qdq.diffusion import QBatch
 
 
-def probe_dataset(noise: float, episodes: int = 400, length: int = 4, seed: int = 0, **metadata: Any) -> Dataset:
-    """States drawn anew at each step, reward -(a - s / 2)^2: the best action is s / 2 and the best value 0 everywhere.
+def probe_dataset(noise: float, episodes: int = 800, seed: int = 0, bias: float = 0.0, **metadata: Any) -> Dataset:
+    """Two steps an episode, observations (s, step) with s drawn anew each time, reward 1 - (a - s / 2)^2.
 
-    The recorded action is s / 2 plus uniform noise of the given size, so that behaviour is near the best for small noise.
+    The best action is s / 2 everywhere, and its value is 1 at the last step and 1 + discount at the first. The recorded
+    action is s / 2 plus `bias` plus uniform noise of the given size: near the best for small noise and no bias.
     """
     random = np.random.default_rng(seed)
-    count = episodes * length
-    states = random.uniform(-1, 1, (count, 1)).astype(np.float32)
-    actions = np.clip(0.5 * states + random.uniform(-noise, noise, (count, 1)), -1, 1).astype(np.float32)
-    rewards = -np.square(actions - 0.5 * states)[:, 0]
-    terminals = (np.arange(count) % length) == length - 1
-    details = {"name": "probe"} | metadata
-    return from_arrays(states, actions, rewards, terminals, metadata=Metadata(**details))
+    count = 2 * episodes
+    s = random.uniform(-1, 1, count)
+    step = np.arange(count) % 2
+    observations = np.stack([s, step], axis=1).astype(np.float32)
+    actions = np.clip(0.5 * s + bias + random.uniform(-noise, noise, count), -1, 1)[:, None].astype(np.float32)
+    rewards = 1.0 - np.square(actions[:, 0] - 0.5 * s)
+    return from_arrays(observations, actions, rewards, step == 1, metadata=Metadata(name="probe", **metadata))
 
 
 class KnownDistribution(eqx.Module):

@@ -1,5 +1,7 @@
 """The teacher: closed forms of EDM for Gaussian data."""
 
+import itertools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -37,7 +39,7 @@ def test_heun_step_is_second_order() -> None:
 
     def error(steps: int) -> float:
         times, x = jnp.linspace(2.0, 1.0, steps + 1), jnp.asarray(1.0)
-        for t, following in zip(times[:-1], times[1:], strict=True):
+        for t, following in itertools.pairwise(times):
             x = diffusion.heun_step(denoiser, x, t, following)
         return float(abs(x - exact))
 
@@ -47,7 +49,7 @@ def test_heun_step_is_second_order() -> None:
 def test_teacher_learns_the_optimal_denoiser() -> None:
     data = KnownDistribution(bimodal=False)
     config = diffusion.Config(steps=2_000, learning_rate=2e-3, cosine_decay=True)
-    network = ConditionalScalar(1, 1, (64, 64), jax.random.key(0), fourier_scale=1.0)
+    network = ConditionalScalar(1, 1, (64, 64), jax.random.key(0), fourier_scale=1.0, groups=8)
     state = diffusion.init(config, network)
     state = train(diffusion.steps(config), state, data, key=jax.random.key(1), batch_size=256, stop=2_000, chunk=1_000)
     s, a = grid_points(6)

@@ -34,19 +34,19 @@ def test_strided_group_norm_equals_group_norm_of_permuted_channels() -> None:
 
 
 def test_conditional_scalar_equals_a_plain_concatenation() -> None:
-    network = networks.ConditionalScalar(3, 2, (32, 32), jax.random.key(0))
+    network = networks.ConditionalScalar(3, 2, (32, 32), jax.random.key(0), groups=8)
     s, a = jax.random.normal(jax.random.key(1), (6, 3)), jax.random.normal(jax.random.key(2), (6, 2))
     x, level = jax.random.normal(jax.random.key(3), (4, 6)), jnp.asarray(0.3)
     for i in range(4):
         time = jnp.broadcast_to(network.time(level), (6, 32))
         hidden = network.first(jnp.concatenate([s, a, x[i][:, None], time], axis=-1))
         for layer, gain, shift in zip((*network.body, network.last), network.gains, network.shifts, strict=True):
-            hidden = layer(jax.nn.swish(networks.strided_group_norm(hidden, 32) * gain + shift))
+            hidden = layer(jax.nn.swish(networks.strided_group_norm(hidden, 8) * gain + shift))
         np.testing.assert_allclose(network(s, a, x, level)[i], hidden[:, 0], rtol=1e-4, atol=1e-5)
 
 
 def test_fourier_frequencies_get_no_gradient() -> None:
-    network = networks.ConditionalScalar(1, 1, (32,), jax.random.key(0))
+    network = networks.ConditionalScalar(1, 1, (32,), jax.random.key(0), groups=8)
     one = jnp.ones((2, 1))
     gradient = jax.grad(lambda n: jnp.sum(n(one, one, jnp.ones(2), jnp.ones(2))))(network)
     assert not jnp.any(gradient.time.frequencies)

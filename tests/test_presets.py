@@ -48,14 +48,20 @@ def test_paper_has_nothing_of_the_release() -> None:
         config = presets.build("qdq", f"paper/{task}")[0]
         settings = config.algorithm
         assert settings.penalty == "paper"
-        assert not (settings.gradient_clip or settings.critic_layer_norm or settings.policy_cosine_decay or settings.sample_target_action)
+        extras = (settings.gradient_clip, settings.critic_layer_norm, settings.policy_cosine_decay)
+        assert not any((*extras, settings.sample_target_action))
         assert (config.diffusion.steps, config.consistency.steps, config.training.steps) == (80_000, 160_000, 1_000_000)
         assert (config.uncertainty.rule, config.uncertainty.samples) == ("monte_carlo", 50)
 
 
 def test_release_antmaze_details() -> None:
     large = presets.build("qdq", "release/antmaze-large-diverse")[0].algorithm
-    assert (large.gradient_clip, large.critic_layer_norm, large.critic_hidden, large.objective) == (3.0, True, (256, 256), "awr")
+    assert (large.gradient_clip, large.critic_layer_norm, large.critic_hidden, large.objective) == (
+        3.0,
+        True,
+        (256, 256),
+        "awr",
+    )
     diverse = presets.build("qdq", "release/antmaze-umaze-diverse")[0].algorithm
     assert (diverse.objective, diverse.penalty) == ("eq9", "release_umaze_diverse")
 
@@ -78,7 +84,7 @@ def test_task_chooses_the_literal_preset() -> None:
         ("training.chunk=3", "even"),
         ("evaluation.every=333", "multiple of training.chunk"),
         ("algorithm.policy_hidden=256,x", "whole numbers"),
-        ("q_distribution.hidden=100", "multiples of"),
+        ("q_distribution.hidden=100", "multiples of q_distribution.groups"),
         ("data.normalise_states=maybe", "true or false"),
     ],
 )
@@ -88,7 +94,11 @@ def test_bad_overrides_are_explained(override: str, message: str) -> None:
 
 
 def test_overrides_are_typed() -> None:
-    config, sources = presets.build("qdq", "fast", overrides=("algorithm.policy_hidden=64,32", "training.batch_size=1e2", "data.normalise_states=False"))
+    config, sources = presets.build(
+        "qdq",
+        "fast",
+        overrides=("algorithm.policy_hidden=64,32", "training.batch_size=1e2", "data.normalise_states=False"),
+    )
     assert config.algorithm.policy_hidden == (64, 32)
     assert config.training.batch_size == 100
     assert config.data.normalise_states is False

@@ -33,7 +33,9 @@ def test_json_has_no_nan(tmp_path: Path) -> None:
 def test_pytrees_round_trip_exactly(tmp_path: Path) -> None:
     tree = {"a": jnp.arange(3.0), "b": (jnp.ones((2, 2)), jnp.asarray(7, jnp.int32))}
     storage.save_pytree(tmp_path / "t.safetensors", tree, {"step": "5"})
-    loaded, metadata = storage.load_pytree(tmp_path / "t.safetensors", {"a": jnp.zeros(3), "b": (jnp.zeros((2, 2)), jnp.asarray(0, jnp.int32))})
+    loaded, metadata = storage.load_pytree(
+        tmp_path / "t.safetensors", {"a": jnp.zeros(3), "b": (jnp.zeros((2, 2)), jnp.asarray(0, jnp.int32))}
+    )
     assert metadata["step"] == "5"
     np.testing.assert_array_equal(loaded["b"][0], tree["b"][0])
     assert int(loaded["b"][1]) == 7

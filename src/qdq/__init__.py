@@ -8,7 +8,15 @@ Names are imported on first use, so that `import qdq` costs nothing.
 """
 
 import importlib
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from qdq.api import Run, load_run, train
+    from qdq.data.episodes import Dataset, Metadata, from_arrays
+    from qdq.data.load import load_dataset
+    from qdq.errors import QDQError
+
+__all__ = ["Dataset", "Metadata", "QDQError", "Run", "from_arrays", "load_dataset", "load_run", "train"]
 
 _HOMES = {
     "Dataset": "qdq.data.episodes",
@@ -20,8 +28,6 @@ _HOMES = {
     "Run": "qdq.api",
     "QDQError": "qdq.errors",
 }
-
-__all__ = sorted(_HOMES)
 
 
 def __getattr__(name: str) -> Any:

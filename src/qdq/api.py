@@ -19,6 +19,7 @@ from qdq.errors import DataError, UsageError
 from qdq.normalisers import identity
 from qdq.q_distribution import QDistribution
 from qdq.training import stages
+from qdq.training.compilation import keep_compiled_programs
 from qdq.training.display import Display, choose
 from qdq.training.run import DeployedPolicy, execute
 from qdq.uncertainty import Config as UncertaintyConfig
@@ -40,6 +41,7 @@ def train(
 ) -> "Run":
     """Run every stage on a dataset and return the finished run, which also lies in the folder `out/name`."""
     data = dataset if isinstance(dataset, Dataset) else load_dataset(dataset)
+    keep_compiled_programs()
     if not seeds:
         raise UsageError("At least one seed is needed.")
     config, _ = presets.build(algorithm, preset, data.metadata.task, tuple(overrides), steps)
@@ -64,7 +66,9 @@ class Run:
             raise DataError(f"{self.path} is not a run folder (it has no manifest.json).")
         self.manifest: dict[str, Any] = storage.read_json(self.path / "manifest.json")
         self.config = configuration.from_dict(storage.read_json(self.path / "config.json"))
-        self.seeds = sorted(int(p.parent.name.removeprefix("seed_")) for p in self.path.glob("seed_*/policy.safetensors"))
+        self.seeds = sorted(
+            int(p.parent.name.removeprefix("seed_")) for p in self.path.glob("seed_*/policy.safetensors")
+        )
         if not self.seeds:
             raise DataError(f"{self.path} holds no finished seed yet; finish it with --resume.")
 
@@ -86,7 +90,9 @@ class Run:
             sizes = self.manifest["observation_size"], self.manifest["action_size"]
             module = algorithms.get(self.config.algorithm_name)
             problem = Problem(*sizes, self.config.training.steps, 0.0, 1.0)
-            network = module.policy(module.init(self.config.algorithm, problem, jax.random.key(0)))
+            network = jax.eval_shape(
+                lambda key: module.policy(module.init(self.config.algorithm, problem, key)), jax.random.key(0)
+            )
             like = DeployedPolicy(network, identity(sizes[0]), identity(sizes[1]))
             self._policies[seed], _ = storage.load_pytree(self.path / f"seed_{seed}" / "policy.safetensors", like)
         return self._policies[seed]
@@ -102,7 +108,9 @@ class Run:
         """The learned Q distribution, on normalised inputs."""
         folder = self.path / "q_distribution"
         if not folder.exists():
-            raise UsageError(f"{self.path} has no Q distribution: algorithm {self.config.algorithm_name} does not learn one.")
+            raise UsageError(
+                f"{self.path} has no Q distribution: algorithm {self.config.algorithm_name} does not learn one."
+            )
         manifest = storage.read_json(folder / "manifest.json")
         sizes = self.manifest["observation_size"], self.manifest["action_size"]
         return stages.load_distribution(folder / "model.safetensors", self.config, *sizes, manifest)
@@ -115,10 +123,14 @@ class Run:
     def uncertainty(self, observations: np.ndarray, actions: np.ndarray) -> np.ndarray:
         """H of Eq. 6: the standard deviation of the learned Q distribution at each row, in reward units."""
         states, scaled = self._normalised(observations, actions)
-        rule = self.uncertainty_rule
-        compute = jax.jit(lambda s, a: mean_and_std(self.distribution, s, a, rule, jax.random.key(0))[1])
-        blocks = range(0, len(states), 4096)
-        return np.concatenate([np.asarray(compute(states[i : i + 4096], scaled[i : i + 4096])) for i in blocks])
+        spreads = []
+        for i in range(0, len(states), 4096):  # in blocks, so that a large question needs little memory
+            block = slice(i, i + 4096)
+            _, spread = mean_and_std(
+                self.distribution, states[block], scaled[block], self.uncertainty_rule, jax.random.key(0)
+            )
+            spreads.append(np.asarray(spread))
+        return np.concatenate(spreads)
 
     @cached_property
     def _rule(self) -> dict[str, Any]:
@@ -144,7 +156,9 @@ class Run:
         states, _ = self._rows("observations", observations, self.manifest["observation_size"])
         choices, _ = self._rows("actions", actions, self.manifest["action_size"])
         if len(states) != len(choices):
-            raise DataError(f"There are {len(states)} observations but {len(choices)} actions; give one action per observation.")
+            raise DataError(
+                f"There are {len(states)} observations but {len(choices)} actions; give one action per observation."
+            )
         policy = self.deployed_policy()
         return policy.observation_normaliser.forward(states), policy.action_scaler.forward(choices)
 
@@ -153,7 +167,9 @@ class Run:
         single = values.ndim == 1
         values = values[None] if single else values
         if values.ndim != 2 or values.shape[1] != size:
-            raise DataError(f"This run was trained with {label} of size {size}, but got an array of shape {np.shape(array)}.")
+            raise DataError(
+                f"This run was trained with {label} of size {size}, but got an array of shape {np.shape(array)}."
+            )
         if not np.isfinite(values).all():
             raise DataError(f"The {label} hold NaN or infinity; remove such rows.")
         return jnp.asarray(values), single

@@ -16,7 +16,9 @@ from qdq.settings import PAPER_TABLE_4, setting, to_dict
 class DataConfig:
     """What is done to the dataset before anything is learned from it."""
 
-    normalise_states: bool = setting(False, "shift and scale observations to zero mean and unit variance", "paper: raw data")
+    normalise_states: bool = setting(
+        False, "shift and scale observations to zero mean and unit variance", "paper: raw data"
+    )
     reward_shift: float = setting(0.0, "added to every reward (-1 on AntMaze)", "paper, as IQL")
     reward_scaling: Literal["none", "return_range"] = setting(
         "none", "return_range divides rewards by (best - worst episode return) / 1000", "paper: raw data"
@@ -93,7 +95,9 @@ def sections(config: Config) -> dict[str, Any]:
 
 def keys(config: Config) -> list[str]:
     """Every `section.key`."""
-    return [f"{name}.{field.name}" for name, section in sections(config).items() for field in dataclasses.fields(section)]
+    return [
+        f"{name}.{field.name}" for name, section in sections(config).items() for field in dataclasses.fields(section)
+    ]
 
 
 def source_of(config: Config, key: str) -> str:
@@ -108,10 +112,14 @@ def replace(config: Config, key: str, value: Any) -> Config:
     known = keys(config)
     if key not in known:
         near = suggest(key, known)
-        raise UsageError(f"Unknown setting {key!r} for {config.algorithm_name}; {near} (`qdq presets show fast` lists them all.)")
+        raise UsageError(
+            f"Unknown setting {key!r} for {config.algorithm_name}; {near} (`qdq presets show fast` lists them all.)"
+        )
     section, name = key.split(".")
     part = getattr(config, section)
-    return dataclasses.replace(config, **{section: dataclasses.replace(part, **{name: _convert(part, section, name, value)})})
+    return dataclasses.replace(
+        config, **{section: dataclasses.replace(part, **{name: _convert(part, section, name, value)})}
+    )
 
 
 def apply_override(config: Config, override: str) -> tuple[Config, str]:
@@ -169,7 +177,9 @@ def from_dict(content: dict[str, Any]) -> Config:
         saved = content.get(name, {})
         missing = {field.name for field in dataclasses.fields(section)} - set(saved)
         if missing:
-            raise UsageError(f"The saved configuration lacks {name}.{min(missing)}; it was written by another version of qdq.")
+            raise UsageError(
+                f"The saved configuration lacks {name}.{min(missing)}; it was written by another version of qdq."
+            )
         for key, value in saved.items():
             config = replace(config, f"{name}.{key}", tuple(value) if isinstance(value, list) else value)
     return config
@@ -194,7 +204,9 @@ def check(config: Config) -> Config:
         if value < 1:
             raise UsageError(f"Setting {key} must be at least 1, but is {value}.")
     if training.chunk % 2:
-        raise UsageError(f"Setting training.chunk must be even (policies are updated every second step), but is {training.chunk}.")
+        raise UsageError(
+            f"Setting training.chunk must be even (policies are updated every second step), but is {training.chunk}."
+        )
     for key, value in {
         "training.steps": training.steps,
         "training.checkpoint_every": training.checkpoint_every,
@@ -209,6 +221,8 @@ def check(config: Config) -> Config:
             raise UsageError(f"Setting {key} must lie between 0 and 1, but is {value}.")
     groups = config.q_distribution.groups
     for size in config.q_distribution.hidden:
-        if size % groups:
-            raise UsageError(f"Setting q_distribution.hidden needs multiples of q_distribution.groups={groups}, but has {size}.")
+        if size % groups or size < 4 * groups:  # with fewer channels a group's normalised values carry next to nothing
+            raise UsageError(
+                f"Setting q_distribution.hidden needs multiples of q_distribution.groups={groups} of at least {4 * groups}, but has {size}."
+            )
     return config

@@ -59,7 +59,12 @@ def consistency_function(network: ConditionalScalar, x: Array, t: Array, observa
 
 
 def loss(
-    network: ConditionalScalar, target: ConditionalScalar, teacher: ConditionalScalar, grid: Array, batch: QBatch, key: Array
+    network: ConditionalScalar,
+    target: ConditionalScalar,
+    teacher: ConditionalScalar,
+    grid: Array,
+    batch: QBatch,
+    key: Array,
 ) -> tuple[Array, Metrics]:
     """Squared disagreement of neighbours on the teacher's path."""
     index_key, noise_key = jax.random.split(key)

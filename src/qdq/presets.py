@@ -170,7 +170,11 @@ def resolve_name(preset: str, task: str | None) -> str:
 
 
 def build(
-    algorithm: str, preset: str = "fast", task: str | None = None, overrides: tuple[str, ...] = (), steps: int | None = None
+    algorithm: str,
+    preset: str = "fast",
+    task: str | None = None,
+    overrides: tuple[str, ...] = (),
+    steps: int | None = None,
 ) -> tuple[Config, Sources]:
     """The checked configuration of a run, and the origin of every value."""
     name = resolve_name(preset, task)
@@ -178,7 +182,7 @@ def build(
     sources = {key: configuration.source_of(config, key) for key in configuration.keys(config)}
     chosen = PRESETS[name]
     layers = (BASELINE_DATA.get(algorithm, {}), chosen.common, chosen.by_algorithm.get(algorithm, {}))
-    for key, (value, source) in ((item for layer in layers for item in layer.items())):
+    for key, (value, source) in (item for layer in layers for item in layer.items()):
         config = configuration.replace(config, key, value)
         sources[key] = source
     if steps is not None:

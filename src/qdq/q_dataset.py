@@ -28,7 +28,9 @@ class Config:
     width: int = setting(200, "window width T, in steps", PAPER_TABLE_4)
     stride: int = setting(10, "distance k between window starts, in steps", PAPER_TABLE_4)
     discount: float = setting(0.99, "discount per step inside a window", PAPER_TABLE_4)
-    tail: Literal["exact", "release"] = setting("exact", "windows cut by a time limit: dropped, or kept as in the release")
+    tail: Literal["exact", "release"] = setting(
+        "exact", "windows cut by a time limit: dropped, or kept as in the release"
+    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,7 +49,9 @@ def truncated_returns(dataset: Dataset, width: int, discount: float) -> tuple[np
     exact = np.ones(dataset.transitions, bool)
     for start, length in zip(dataset.starts, dataset.lengths, strict=True):
         rewards = dataset.rewards[start : start + length].astype(np.float64)
-        to_go = np.asarray(lfilter([1.0], [1.0, -discount], rewards[::-1]))[::-1]  # discounted sum up to the episode's end
+        to_go = np.asarray(lfilter([1.0], [1.0, -discount], rewards[::-1]))[
+            ::-1
+        ]  # discounted sum up to the episode's end
         window = to_go.copy()
         if length > width:  # subtract what lies beyond the window
             window[:-width] -= discount**width * to_go[width:]
@@ -64,8 +68,8 @@ def build(dataset: Dataset, config: Config) -> QDataset:
     for start, length in zip(dataset.starts, dataset.lengths, strict=True):
         offsets = np.arange(0, length, config.stride)
         if config.tail == "release":
-            reaches_end = offsets + config.width >= length
-            offsets = offsets[: min(int(np.argmax(reaches_end)) + 1, RELEASE_WINDOWS_PER_EPISODE)]
+            before_end = int(np.sum(offsets + config.width < length))
+            offsets = offsets[: min(before_end + 1, RELEASE_WINDOWS_PER_EPISODE)]
         else:
             offsets = offsets[exact[start + offsets] | (offsets == 0)]
         pieces.append(start + offsets)

@@ -23,7 +23,9 @@ from qdq.settings import PAPER_TABLE_3, setting
 class Config:
     """Settings of the network behind the Q distribution, and which learner trains it."""
 
-    learner: Literal["distilled", "quantile"] = setting("distilled", "teacher and student as in the paper, or quantiles directly")
+    learner: Literal["distilled", "quantile"] = setting(
+        "distilled", "teacher and student as in the paper, or quantiles directly"
+    )
     hidden: tuple[int, ...] = setting((256, 256, 256), "units of each hidden layer", PAPER_TABLE_3)
     frequencies: int = setting(8, "Fourier frequencies of the noise level (two features each)", PAPER_TABLE_3)
     fourier_scale: float = setting(16.0, "standard deviation of the Fourier frequencies", PAPER_TABLE_3)
@@ -41,6 +43,7 @@ class QDistribution(eqx.Module):
         time = jnp.asarray(TIME_MAX)
         return self.scaler.inverse(consistency_function(self.network, time * z, time, observations, actions))
 
+    @eqx.filter_jit
     def sample(self, observations: Array, actions: Array, key: Array, count: int) -> Array:
         """`count` samples of Q for each row: shape (count, rows)."""
         z = jax.random.normal(key, (count, *observations.shape[:-1]))

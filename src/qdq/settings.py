@@ -16,7 +16,9 @@ def setting(default: Any, text: str, source: str = OURS) -> Any:
 def to_dict(config: Any) -> dict[str, Any]:
     """A configuration as nested plain values."""
     return {
-        field.name: to_dict(value) if dataclasses.is_dataclass(value) else (list(value) if isinstance(value, tuple) else value)
+        field.name: to_dict(value)
+        if dataclasses.is_dataclass(value)
+        else (list(value) if isinstance(value, tuple) else value)
         for field in dataclasses.fields(config)
         for value in [getattr(config, field.name)]
     }

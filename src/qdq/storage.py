@@ -58,7 +58,9 @@ def read_json(path: Path) -> Any:
     except FileNotFoundError as error:
         raise DataError(f"{path} does not exist.") from error
     except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise DataError(f"{path} is not readable JSON ({error}); it may be damaged, so restore or remove it.") from error
+        raise DataError(
+            f"{path} is not readable JSON ({error}); it may be damaged, so restore or remove it."
+        ) from error
 
 
 def _finite(value: Any) -> Any:

@@ -9,6 +9,7 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Literal
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -46,6 +47,7 @@ def nodes_and_weights(config: Config) -> tuple[np.ndarray, np.ndarray]:
     return z.astype(np.float32), (weights / weights.sum()).astype(np.float32)
 
 
+@eqx.filter_jit
 def mean_and_std(
     distribution: QDistribution, observations: Array, actions: Array, config: Config, key: Array | None = None
 ) -> tuple[Array, Array]:
@@ -62,7 +64,9 @@ def mean_and_std(
     return mean, jnp.sqrt(variance)
 
 
-def choose_rule(distribution: QDistribution, observations: Array, actions: Array, config: Config) -> tuple[Config, float]:
+def choose_rule(
+    distribution: QDistribution, observations: Array, actions: Array, config: Config
+) -> tuple[Config, float]:
     """The rule to use for this model, and how far it is from the next finer one (relative RMS of H).
 
     The number of quadrature nodes is doubled, up to LARGEST_QUADRATURE, until doubling it again changes H by at most

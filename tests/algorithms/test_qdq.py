@@ -105,7 +105,9 @@ def test_targets_by_hand_with_terminals() -> None:
     spread = jnp.array([1.0, 1.0, 1.0, 5.0])
     problem = Problem(2, 1, 10, -1.0, 1.0, Spread(spread))  # type: ignore[arg-type]
     state = state_with(jnp.array([[10.0], [20.0]]), config, problem)
-    target, metrics = qdq.bellman_target(state, config, problem, batch([1.0, 1.0, 2.0, 1.0], [0.0, 1.0, 0.0, 0.0]), jax.random.key(0))
+    target, metrics = qdq.bellman_target(
+        state, config, problem, batch([1.0, 1.0, 2.0, 1.0], [0.0, 1.0, 0.0, 0.0]), jax.random.key(0)
+    )
     safe = 0.9 * 10 + 0.1 * 0.5 * 10  # the smaller critic, off the risk set
     risky = 0.9 * 10 + 0.1 * 0.5 * (1.0 / 5.0) * 10  # threshold 1, H = 5
     np.testing.assert_allclose(target, [1 + 0.9 * safe, 1.0, 2 + 0.9 * safe, 1 + 0.9 * risky], rtol=1e-5)
@@ -134,7 +136,9 @@ def test_two_term_loss_has_the_gradient_of_one_regression() -> None:
 
 
 def test_extraction_weights_recorded_actions_by_their_advantage() -> None:
-    config = qdq.Config(objective="awr", extraction_steps=10, advantage_temperature=2.0, advantage_cap=50.0, value_samples=0)
+    config = qdq.Config(
+        objective="awr", extraction_steps=10, advantage_temperature=2.0, advantage_cap=50.0, value_samples=0
+    )
     problem = Problem(2, 1, 10, 0.0, 1.0)
     state = qdq.init(config, problem, jax.random.key(0))
     state = eqx.tree_at(lambda s: s.value, state, lambda observations: jnp.full((*observations.shape[:-1], 1), 1.0))

@@ -29,7 +29,9 @@ def test_guard_warns_once_outside_the_band() -> None:
     assert "step 5" in watch.warnings[0]
 
 
-@pytest.mark.parametrize("metrics", [{"critic_loss": float("nan")}, {"policy_loss": float("inf")}, {"q_magnitude": 601.0}])
+@pytest.mark.parametrize(
+    "metrics", [{"critic_loss": float("nan")}, {"policy_loss": float("inf")}, {"q_magnitude": 601.0}]
+)
 def test_guard_stops_a_diverged_run(metrics: dict[str, float]) -> None:
     with pytest.raises(DivergedError, match="stage qdq at step 9") as caught:
         guard()(9, None, metrics)

@@ -31,7 +31,16 @@ def second(state: jax.Array, batch: jax.Array, key: jax.Array) -> tuple[jax.Arra
 
 def test_scan_equals_a_naive_loop() -> None:
     rows = []
-    final = train((first, second), jnp.zeros(()), DATA, key=KEY, batch_size=4, stop=20, chunk=10, hooks=[lambda n, s, m: rows.append((n, m))])
+    final = train(
+        (first, second),
+        jnp.zeros(()),
+        DATA,
+        key=KEY,
+        batch_size=4,
+        stop=20,
+        chunk=10,
+        hooks=[lambda n, s, m: rows.append((n, m))],
+    )
     state, means = jnp.zeros(()), []
     for number in range(20):
         batch_key, step_key = jax.random.split(jax.random.fold_in(KEY, number))

@@ -9,7 +9,12 @@ from types import ModuleType
 
 from qdq.errors import UsageError, suggest
 
-ALGORITHMS = {"qdq": "qdq.algorithms.qdq", "bc": "qdq.algorithms.bc", "td3-bc": "qdq.algorithms.td3_bc", "iql": "qdq.algorithms.iql"}
+ALGORITHMS = {
+    "qdq": "qdq.algorithms.qdq",
+    "bc": "qdq.algorithms.bc",
+    "td3-bc": "qdq.algorithms.td3_bc",
+    "iql": "qdq.algorithms.iql",
+}
 
 USES_Q_DISTRIBUTION = {"qdq"}
 

@@ -1,6 +1,6 @@
 """BC: behaviour cloning, the policy that imitates the data.
 
-    policy: (pi(s) - a)^2
+policy: (pi(s) - a)^2
 """
 
 from dataclasses import dataclass

@@ -1,9 +1,9 @@
 """IQL (Kostrikov et al. 2021): values of the best recorded actions by expectile regression, without asking for new ones.
 
-    value   : |expectile - 1[u < 0]| * u^2,            u = min target Q(s, a) - V(s)
-    critics : (Q(s, a) - y)^2,                         y = r + discount * (1 - terminal) * V(s')
-    policy  : -min(exp(temperature * u), 100) * log pi(a | s)
-    targets : moving average of the critics
+value   : |expectile - 1[u < 0]| * u^2,            u = min target Q(s, a) - V(s)
+critics : (Q(s, a) - y)^2,                         y = r + discount * (1 - terminal) * V(s')
+policy  : -min(exp(temperature * u), 100) * log pi(a | s)
+targets : moving average of the critics
 """
 
 from dataclasses import dataclass
@@ -29,7 +29,9 @@ class Config:
     """Settings of IQL."""
 
     expectile: float = setting(0.7, "expectile of the value regression (0.9 on AntMaze)", SOURCE)
-    advantage_temperature: float = setting(3.0, "factor on the advantage inside the exponential (10 on AntMaze)", SOURCE)
+    advantage_temperature: float = setting(
+        3.0, "factor on the advantage inside the exponential (10 on AntMaze)", SOURCE
+    )
     advantage_cap: float = setting(100.0, "largest weight", SOURCE)
     discount: float = setting(0.99, "discount per step", SOURCE)
     target_rate: float = setting(0.005, "moving-average rate of the target critics", SOURCE)

@@ -39,28 +39,37 @@ class Config:
     alpha: float = setting(0.99, "weight of the optimistic target; 1 - alpha goes to the penalised one", PAPER_TABLE_4)
     beta: float = setting(0.9, "quantile of H that borders the risk set, and weight off the risk set", PAPER_TABLE_4)
     entropy_weight: float = setting(1.0, "weight of log pi(a_data) in the policy loss (gamma in Eq. 9)", PAPER_TABLE_4)
-    penalty: Penalty = setting("signed", "form of Q_L: signed is pessimistic for Q of either sign; paper is Eq. 8 as printed")
+    penalty: Penalty = setting(
+        "signed", "form of Q_L: signed is pessimistic for Q of either sign; paper is Eq. 8 as printed"
+    )
     objective: Literal["eq9", "awr"] = setting("eq9", "policy objective", PAPER_TABLE_4)
     q_weight: float = setting(0.0, "Eq. 9: weight of Q divided by the batch mean of |Q|; 0 uses Q as it is")
     advantage_temperature: float = setting(6.0, "AWR: factor on the advantage inside the exponential", "release")
     advantage_cap: float = setting(100.0, "AWR: largest weight", "release")
     advantage_unit: Literal["reward", "return_std"] = setting("reward", "AWR: what one unit of advantage is", "release")
-    value_samples: int = setting(30, "AWR: target-policy actions averaged into V(s); 0 uses the policy's own action", "release")
-    return_share: float = setting(0.0, "AWR: share of the advantage taken from the recorded return instead of the critics")
+    value_samples: int = setting(
+        30, "AWR: target-policy actions averaged into V(s); 0 uses the policy's own action", "release"
+    )
     extraction_steps: int = setting(0, "first steps: critics fitted to truncated returns, policy extracted from them")
     discount: float = setting(0.99, "discount per step", PAPER_TABLE_4)
     target_rate: float = setting(0.005, "moving-average rate of the target networks", PAPER_TABLE_4)
     target_noise: float = setting(0.2, "standard deviation of the noise on target actions", PAPER_TABLE_4)
     target_noise_clip: float = setting(0.5, "largest noise on target actions", PAPER_TABLE_4)
-    sample_target_action: bool = setting(False, "draw the target action from the target policy before the noise", "release: true")
+    sample_target_action: bool = setting(
+        False, "draw the target action from the target policy before the noise", "release: true"
+    )
     policy_learning_rate: float = setting(3e-4, "Adam's learning rate of the policy", PAPER_TABLE_4)
     critic_learning_rate: float = setting(3e-4, "Adam's learning rate of the critics", PAPER_TABLE_4)
     policy_cosine_decay: bool = setting(False, "decay the policy's learning rate to zero over the run", "release: true")
     gradient_clip: float = setting(0.0, "largest global norm of a gradient; 0 is no limit", "release: 10")
     policy_hidden: tuple[int, ...] = setting((256, 256, 256), "units of each hidden layer of the policy", PAPER_TABLE_4)
-    critic_hidden: tuple[int, ...] = setting((256, 256, 256), "units of each hidden layer of the critics", PAPER_TABLE_4)
+    critic_hidden: tuple[int, ...] = setting(
+        (256, 256, 256), "units of each hidden layer of the critics", PAPER_TABLE_4
+    )
     critic_layer_norm: bool = setting(False, "LayerNorm in the critics", "release: large antmaze only")
-    average_rate: float = setting(0.0, "moving-average rate of the policy that is evaluated; 0 evaluates the policy itself")
+    average_rate: float = setting(
+        0.0, "moving-average rate of the policy that is evaluated; 0 evaluates the policy itself"
+    )
 
 
 class State(eqx.Module):
@@ -139,7 +148,9 @@ def pessimistic_value(
     return lower, risky.astype(jnp.float32)
 
 
-def bellman_target(state: State, config: Config, problem: Problem, batch: LoggedTransitions, key: Array) -> tuple[Array, Metrics]:
+def bellman_target(
+    state: State, config: Config, problem: Problem, batch: LoggedTransitions, key: Array
+) -> tuple[Array, Metrics]:
     """y of Eq. 7, written as one regression on alpha * Q + (1 - alpha) * Q_L (Appendix D)."""
     sample_key, noise_key, uncertainty_key = jax.random.split(key, 3)
     if config.sample_target_action:
@@ -158,14 +169,18 @@ def bellman_target(state: State, config: Config, problem: Problem, batch: Logged
         )
         border = threshold(uncertainty, config.beta)
         lower, risky = pessimistic_value(q, uncertainty, border, config)
-        violated = jnp.sum(risky * (1.0 / jnp.maximum(uncertainty, 1e-8) >= config.beta)) / jnp.maximum(jnp.sum(risky), 1.0)
+        violated = jnp.sum(risky * (1.0 / jnp.maximum(uncertainty, 1e-8) >= config.beta)) / jnp.maximum(
+            jnp.sum(risky), 1.0
+        )
         metrics = {
             "uncertainty": jnp.mean(uncertainty),
             "uncertainty_border": border,
             "risk_share": jnp.mean(risky),
             "risk_violation_share": violated,
         }
-    target = batch.rewards + config.discount * (1.0 - batch.terminals) * (config.alpha * q + (1.0 - config.alpha) * lower)
+    target = batch.rewards + config.discount * (1.0 - batch.terminals) * (
+        config.alpha * q + (1.0 - config.alpha) * lower
+    )
     if config.penalty == "signed":
         target = jnp.maximum(target, min(0.0, problem.reward_minimum) / (1.0 - config.discount))
     return target, metrics
@@ -185,7 +200,6 @@ def value_loss(value: MLP, batch: LoggedTransitions) -> Array:
 
 def advantage(state: State, config: Config, problem: Problem, batch: LoggedTransitions, key: Array) -> Array:
     """How much better the recorded action is than what the policy does, in units of `advantage_unit`."""
-    recorded = batch.exact * (batch.returns - jnp.squeeze(state.value(batch.observations), -1))
     q = jnp.min(state.critics(batch.observations, batch.actions), axis=0)
     if config.value_samples > 0:
         observations = jnp.broadcast_to(batch.observations, (config.value_samples, *batch.observations.shape))
@@ -193,27 +207,46 @@ def advantage(state: State, config: Config, problem: Problem, batch: LoggedTrans
         baseline = jnp.mean(jnp.min(state.critics(observations, actions), axis=0), axis=0)
     else:
         baseline = jnp.min(state.critics(batch.observations, state.policy(batch.observations)), axis=0)
-    share = jnp.where(state.number < config.extraction_steps, 1.0, config.return_share)
-    unit = problem.return_std if config.advantage_unit == "return_std" else 1.0
-    return (share * recorded + (1.0 - share) * (q - baseline)) / unit
+    gap = q - baseline
+    if config.extraction_steps > 0:  # before the critics know more than the data: what was recorded against its average
+        recorded = batch.exact * (batch.returns - jnp.squeeze(state.value(batch.observations), -1))
+        gap = jnp.where(state.number < config.extraction_steps, recorded, gap)
+    return gap / (problem.return_std if config.advantage_unit == "return_std" else 1.0)
+
+
+def weighted_regression(
+    policy: GaussianPolicy, state: State, config: Config, problem: Problem, batch: LoggedTransitions, key: Array
+) -> tuple[Array, Metrics]:
+    """Advantage-weighted regression on the recorded actions."""
+    weight = jnp.exp(config.advantage_temperature * advantage(state, config, problem, batch, key))
+    weight = jax.lax.stop_gradient(jnp.minimum(weight, config.advantage_cap))
+    loss = -jnp.mean(weight * policy.log_density(batch.observations, batch.actions))
+    return loss, {"policy_loss": loss, "advantage_weight": jnp.mean(weight)}
+
+
+def q_maximisation(
+    policy: GaussianPolicy, state: State, config: Config, batch: LoggedTransitions
+) -> tuple[Array, Metrics]:
+    """Eq. 9: the policy's own Q, and the log density of the recorded actions."""
+    q = jnp.min(state.critics(batch.observations, policy(batch.observations)), axis=0)
+    scale = config.q_weight / jax.lax.stop_gradient(jnp.mean(jnp.abs(q)) + 1e-8) if config.q_weight > 0 else 1.0
+    log_density = jnp.mean(policy.log_density(batch.observations, batch.actions))
+    loss = -jnp.mean(scale * q) - config.entropy_weight * log_density
+    return loss, {"policy_loss": loss, "log_density": log_density}
 
 
 def policy_loss(
     policy: GaussianPolicy, state: State, config: Config, problem: Problem, batch: LoggedTransitions, key: Array
 ) -> tuple[Array, Metrics]:
-    """Eq. 9, or advantage-weighted regression; extraction always uses the latter."""
-    log_density = policy.log_density(batch.observations, batch.actions)
-    weight = jnp.exp(config.advantage_temperature * advantage(state, config, problem, batch, key))
-    weight = jax.lax.stop_gradient(jnp.minimum(weight, config.advantage_cap))
-    extracted = -jnp.mean(weight * log_density)
-    metrics = {"advantage_weight": jnp.mean(weight), "log_density": jnp.mean(log_density)}
+    """The chosen objective; extraction always regresses."""
     if config.objective == "awr":
-        return extracted, metrics | {"policy_loss": extracted}
-    q = jnp.min(state.critics(batch.observations, policy(batch.observations)), axis=0)
-    scale = config.q_weight / jax.lax.stop_gradient(jnp.mean(jnp.abs(q)) + 1e-8) if config.q_weight > 0 else 1.0
-    improved = -jnp.mean(scale * q) - config.entropy_weight * jnp.mean(log_density)
+        return weighted_regression(policy, state, config, problem, batch, key)
+    improved, metrics = q_maximisation(policy, state, config, batch)
+    if config.extraction_steps == 0:
+        return improved, metrics
+    extracted, more = weighted_regression(policy, state, config, problem, batch, key)
     loss = jnp.where(state.number < config.extraction_steps, extracted, improved)
-    return loss, metrics | {"policy_loss": loss}
+    return loss, metrics | more | {"policy_loss": loss}
 
 
 def steps(config: Config, problem: Problem) -> tuple[Step, ...]:
@@ -238,9 +271,14 @@ def steps(config: Config, problem: Problem) -> tuple[Step, ...]:
     def update_critics(state: State, batch: LoggedTransitions, key: Array) -> tuple[State, Metrics]:
         target, weight, metrics = goal(state, batch, key)
         value, value_state = state.value, state.value_optimiser
-        if config.extraction_steps > 0 or config.return_share > 0:
-            grads = jax.grad(value_loss)(state.value, batch)
-            value, value_state = descend(critic_optimiser, grads, state.value_optimiser, state.value)
+        if config.extraction_steps > 0:
+
+            def fit_value() -> tuple[MLP, optax.OptState]:
+                grads = jax.grad(value_loss)(state.value, batch)
+                return descend(critic_optimiser, grads, state.value_optimiser, state.value)
+
+            extracting = state.number < config.extraction_steps
+            value, value_state = jax.lax.cond(extracting, fit_value, lambda: (state.value, state.value_optimiser))
         grads, more = jax.grad(critic_loss, has_aux=True)(state.critics, batch, target, weight)
         critics, critic_state = descend(critic_optimiser, grads, state.critic_optimiser, state.critics)
         new = (state.number + 1, critics, critic_state, value, value_state)

@@ -1,10 +1,10 @@
 """TD3+BC (Fujimoto & Gu 2021): TD3 whose policy also imitates the data.
 
-    a'      = clip(target policy(s') + clipped noise)
-    y       = r + discount * (1 - terminal) * min target Q(s', a')
-    critics : (Q(s, a) - y)^2
-    policy  : -lambda * Q(s, pi(s)) + (pi(s) - a)^2,   lambda = q_weight / mean |Q|;  every second step
-    targets : moving averages
+a'      = clip(target policy(s') + clipped noise)
+y       = r + discount * (1 - terminal) * min target Q(s', a')
+critics : (Q(s, a) - y)^2
+policy  : -lambda * Q(s, pi(s)) + (pi(s) - a)^2,   lambda = q_weight / mean |Q|;  every second step
+targets : moving averages
 """
 
 from dataclasses import dataclass

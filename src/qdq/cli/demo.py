@@ -21,7 +21,9 @@ def demo(seed: int = 0, out: Path = Path("demo")) -> None:
     console = Console(highlight=False)
     make_dataset(DATASET)
     data = qdq.load_dataset(DATASET)
-    console.print(f"{data.name}: {data.transitions:,} transitions, {data.episodes:,} episodes, behaviour score {data.behaviour_score:.1f}")
+    console.print(
+        f"{data.name}: {data.transitions:,} transitions, {data.episodes:,} episodes, behaviour score {data.behaviour_score:.1f}"
+    )
     rows = [("behaviour (the data)", data.behaviour_score or 0.0)]
     for label, algorithm, overrides in (
         ("BC (imitation)", "bc", ()),
@@ -30,7 +32,9 @@ def demo(seed: int = 0, out: Path = Path("demo")) -> None:
     ):
         name = f"{label.split()[0].lower()}-seed-{seed}"
         console.print(f"\n[bold]{label}[/]")
-        run = qdq.train(data, algorithm, "demo", [seed], out=out, name=name, overrides=overrides, resume=(out / name).exists())
+        run = qdq.train(
+            data, algorithm, "demo", [seed], out=out, name=name, overrides=overrides, resume=(out / name).exists()
+        )
         rows.append((label, run.result["score"]["mean"]))
     table = Table(title=f"{DATASET}, seed {seed}: mean of the last five evaluations, score 0-100")
     table.add_column("policy")
@@ -39,4 +43,6 @@ def demo(seed: int = 0, out: Path = Path("demo")) -> None:
         table.add_row(label, f"{score:.1f}")
     console.print(table)
     folder = out / f"qdq-seed-{seed}"
-    console.print(f"Pictures: {folder}/learning_curve.png, {folder}/q_distribution.png, {folder}/uncertainty.png", soft_wrap=True)
+    console.print(
+        f"Pictures: {folder}/learning_curve.png, {folder}/q_distribution.png, {folder}/uncertainty.png", soft_wrap=True
+    )

@@ -15,7 +15,13 @@ Commands = dict[str, Callable[..., Any]]
 GROUPS: dict[str, tuple[str, Commands]] = {
     "data": (
         "List, make, inspect and convert datasets.",
-        {"list": data.list_datasets, "make": data.make, "inspect": data.inspect, "convert": data.convert, "path": data.path},
+        {
+            "list": data.list_datasets,
+            "make": data.make,
+            "inspect": data.inspect,
+            "convert": data.convert,
+            "path": data.path,
+        },
     ),
     "stage": (
         "Run one stage of the Q distribution on its own.",
@@ -26,7 +32,10 @@ GROUPS: dict[str, tuple[str, Commands]] = {
             "quantile": stages.quantile,
         },
     ),
-    "presets": ("List presets, or show one with the origin of every value.", {"list": presets.list_presets, "show": presets.show}),
+    "presets": (
+        "List presets, or show one with the origin of every value.",
+        {"list": presets.list_presets, "show": presets.show},
+    ),
 }
 
 COMMANDS: Commands = {

@@ -1,7 +1,7 @@
 """Commands about runs: train, evaluate, uncertainty."""
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import tyro
 from tyro.conf import Positional, UseAppendAction
@@ -22,7 +22,7 @@ def train(
     name: str | None = None,
     resume: bool = False,
     columns: Path | None = None,
-    set: UseAppendAction[tuple[str, ...]] = (),  # noqa: A002
+    set: UseAppendAction[tuple[str, ...]] = (),
 ) -> None:
     """Run every stage on a dataset: a trained policy, its score and its pictures in one folder.
 
@@ -52,12 +52,16 @@ def train(
     _print_result(run)
 
 
-def _print_result(run: object) -> None:
+def _print_result(run: Any) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    result = run.result  # type: ignore[attr-defined]
+    result = run.result
     console = Console(highlight=False)
+    if result["score"] is None and result["dataset"]["behaviour_score"] is None:
+        console.print(f"Trained without a score: dataset {result['dataset']['name']!r} names no environment.")
+        console.print(f"Everything is in {run.path}", soft_wrap=True)
+        return
     table = Table(title=f"{result['dataset']['name']}, {result['steps']:,} steps, {result['score_unit']}")
     for column in ("policy", "mean", "std", "IQM", "95 % interval", "seeds"):
         table.add_column(column, justify="left" if column == "policy" else "right")
@@ -70,9 +74,11 @@ def _print_result(run: object) -> None:
         single = score["seeds"] == 1
         interval = "needs more seeds" if single else f"{low:.1f} to {high:.1f}"
         spread = "" if single else f"{score['std']:.1f}"
-        table.add_row(result["algorithm"], f"{score['mean']:.1f}", spread, f"{score['iqm']:.1f}", interval, str(score["seeds"]))
+        table.add_row(
+            result["algorithm"], f"{score['mean']:.1f}", spread, f"{score['iqm']:.1f}", interval, str(score["seeds"])
+        )
     console.print(table)
-    console.print(f"Everything is in {run.path}", soft_wrap=True)  # type: ignore[attr-defined]
+    console.print(f"Everything is in {run.path}", soft_wrap=True)
 
 
 def evaluate(run: RunArgument, /, episodes: int = 10, seed: int = 0, json: bool = False) -> None:
@@ -117,7 +123,11 @@ def evaluate(run: RunArgument, /, episodes: int = 10, seed: int = 0, json: bool 
         )
     evaluator.close()
     if json:
-        print(json_module.dumps({"run": str(run), "environment_id": saved["environment_id"], "episodes": episodes, "seeds": rows}))
+        print(
+            json_module.dumps(
+                {"run": str(run), "environment_id": saved["environment_id"], "episodes": episodes, "seeds": rows}
+            )
+        )
         return
     for row in rows:
         score = "" if row["score"] is None else f", score {row['score']:.1f}"
@@ -125,7 +135,12 @@ def evaluate(run: RunArgument, /, episodes: int = 10, seed: int = 0, json: bool 
 
 
 def uncertainty(
-    run: RunArgument, /, input: Path, output: Path | None = None, quantile: float = 0.95, format: Literal["text", "json"] = "text"  # noqa: A002
+    run: RunArgument,
+    /,
+    input: Path,
+    output: Path | None = None,
+    quantile: float = 0.95,
+    format: Literal["text", "json"] = "text",
 ) -> None:
     """H and the risk flag for observations and actions of your own.
 

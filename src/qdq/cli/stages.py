@@ -26,7 +26,7 @@ def q_dataset(
     preset: str = "fast",
     output: Path | None = None,
     columns: Path | None = None,
-    set: Overrides = (),  # noqa: A002
+    set: Overrides = (),
 ) -> None:
     """Truncated returns of a dataset (Eq. 5): counts, range and, on request, the windows themselves.
 
@@ -44,9 +44,13 @@ def q_dataset(
     data, config, prepared = _prepare(dataset, preset, set, columns)
     windows = prepared.windows
     settings = config.q_dataset
-    print(f"{data.name}: {len(windows.index):,} windows from {data.episodes:,} episodes and {data.transitions:,} transitions")
+    print(
+        f"{data.name}: {len(windows.index):,} windows from {data.episodes:,} episodes and {data.transitions:,} transitions"
+    )
     print(f"width {settings.width}, stride {settings.stride}, discount {settings.discount}, tail {settings.tail}")
-    print(f"minimum {windows.minimum:.6g}, mean {windows.values.mean():.6g}, maximum {windows.maximum:.6g}, std {windows.values.std():.6g}")
+    print(
+        f"minimum {windows.minimum:.6g}, mean {windows.values.mean():.6g}, maximum {windows.maximum:.6g}, std {windows.values.std():.6g}"
+    )
     if output is not None:
         with storage.atomic_path(output) as temporary, open(temporary, "wb") as file:
             np.savez(file, index=windows.index, values=windows.values)
@@ -55,14 +59,19 @@ def q_dataset(
 
 def _learn(stage: str, dataset: str, preset: str, overrides: tuple[str, ...], columns: Path | None) -> None:
     from qdq.training import stages
+    from qdq.training.compilation import keep_compiled_programs
     from qdq.training.display import choose
+
+    keep_compiled_programs()
 
     data, config, prepared = _prepare(dataset, preset, overrides, columns)
     artefact = getattr(stages, f"learn_{stage}")(prepared, data.sha256, config, choose())
     print(f"{artefact.stage}: {artefact.path}")
 
 
-def diffusion(dataset: DatasetArgument, /, preset: str = "fast", columns: Path | None = None, set: Overrides = ()) -> None:  # noqa: A002
+def diffusion(
+    dataset: DatasetArgument, /, preset: str = "fast", columns: Path | None = None, set: Overrides = ()
+) -> None:
     """Train the diffusion teacher on a dataset, or find it trained.
 
     Args:
@@ -74,7 +83,9 @@ def diffusion(dataset: DatasetArgument, /, preset: str = "fast", columns: Path |
     _learn("diffusion", dataset, preset, set, columns)
 
 
-def consistency(dataset: DatasetArgument, /, preset: str = "fast", columns: Path | None = None, set: Overrides = ()) -> None:  # noqa: A002
+def consistency(
+    dataset: DatasetArgument, /, preset: str = "fast", columns: Path | None = None, set: Overrides = ()
+) -> None:
     """Distil the teacher into the consistency student (training the teacher first where it is missing).
 
     Args:
@@ -86,7 +97,9 @@ def consistency(dataset: DatasetArgument, /, preset: str = "fast", columns: Path
     _learn("consistency", dataset, preset, set, columns)
 
 
-def quantile(dataset: DatasetArgument, /, preset: str = "fast", columns: Path | None = None, set: Overrides = ()) -> None:  # noqa: A002
+def quantile(
+    dataset: DatasetArgument, /, preset: str = "fast", columns: Path | None = None, set: Overrides = ()
+) -> None:
     """Learn the Q distribution directly by quantile regression.
 
     Args:

@@ -31,7 +31,9 @@ def prepare(dataset: Dataset, config: Config) -> Prepared:
     windows = q_dataset.build(dataset, config.q_dataset)
     returns, exact = q_dataset.truncated_returns(dataset, config.q_dataset.width, config.q_dataset.discount)
     size = dataset.observation_size
-    normaliser = normalisers.standard(dataset.observations) if config.data.normalise_states else normalisers.identity(size)
+    normaliser = (
+        normalisers.standard(dataset.observations) if config.data.normalise_states else normalisers.identity(size)
+    )
     scaler = normalisers.unit_interval(dataset.action_low, dataset.action_high)
     transitions = TransitionData(
         normaliser.forward(jnp.asarray(dataset.observations)),

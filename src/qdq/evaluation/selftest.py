@@ -39,19 +39,23 @@ def self_test() -> Iterator[str]:
 
 def _check(name: str, value: float, expected: float, tolerance: float) -> str:
     if not abs(value - expected) <= tolerance:
-        raise QDQError(f"Self-test failed: {name} is {value:.5g} where {expected:.5g} is expected; reinstall with the constraints file.")
+        raise QDQError(
+            f"Self-test failed: {name} is {value:.5g} where {expected:.5g} is expected; reinstall with the constraints file."
+        )
     return f"{name}: {value:.5g} (expected {expected:.5g})"
 
 
 def _truncated_return() -> float:
     steps = 1000
-    data = from_arrays(np.zeros((steps, 1)), np.zeros((steps, 1)), -np.ones(steps), np.zeros(steps), np.arange(steps) == steps - 1)
+    data = from_arrays(
+        np.zeros((steps, 1)), np.zeros((steps, 1)), -np.ones(steps), np.zeros(steps), np.arange(steps) == steps - 1
+    )
     return float(q_dataset.truncated_returns(data, 200, 0.99)[0][0])
 
 
 def _learned_std() -> float:
     config = quantile.Config(steps=400, learning_rate=3e-3)
-    network = ConditionalScalar(1, 1, (64, 64), jax.random.key(0))
+    network = ConditionalScalar(1, 1, (64, 64), jax.random.key(0), groups=8)
     state = quantile.init(config, network)
     state = train(quantile.steps(config), state, _Known(), key=jax.random.key(1), batch_size=256, stop=400, chunk=400)
     distribution = QDistribution(state.network, unit_interval(-1.0, 1.0))

@@ -31,7 +31,12 @@ def draw_run(folder: Path, dataset: Dataset) -> list[Path]:
         prepared = prepare(dataset, run.config)
         drawn.append(_save(q_distribution(run.distribution, prepared, dataset.name), folder / "q_distribution.png"))
         network = run.deployed_policy().network
-        drawn.append(_save(uncertainty_panels(run.distribution, network, prepared, run.uncertainty_rule, dataset.name), folder / "uncertainty.png"))
+        drawn.append(
+            _save(
+                uncertainty_panels(run.distribution, network, prepared, run.uncertainty_rule, dataset.name),
+                folder / "uncertainty.png",
+            )
+        )
     return drawn
 
 
@@ -70,7 +75,9 @@ def learning_curve(result: dict[str, Any]) -> Figure:
     axes.set_xlabel("gradient steps")
     axes.set_ylabel("score (0 random, 100 expert)" if result["score_unit"].startswith("score") else "return")
     axes.xaxis.set_major_formatter(lambda value, _: f"{value / 1000:,.0f}k" if value >= 1000 else f"{value:.0f}")
-    axes.set_title(f"{result['algorithm']} on {result['dataset']['name']} ({result['preset']})", fontsize=11, loc="left", color=INK)
+    axes.set_title(
+        f"{result['algorithm']} on {result['dataset']['name']} ({result['preset']})", fontsize=11, loc="left", color=INK
+    )
     axes.legend(frameon=False, fontsize=9)
     return figure
 
@@ -91,7 +98,15 @@ def q_distribution(distribution: Any, prepared: Prepared, name: str) -> Figure:
     axes = _axes(figure, 1, 2, 1)
     bins = np.histogram_bin_edges(truth, bins=60).tolist()
     axes.hist(truth, bins, density=True, color=QUIET, alpha=0.55, label="truncated returns of the data")
-    axes.hist(np.clip(samples, bins[0], bins[-1]), bins, density=True, histtype="step", color=ACCENT, linewidth=1.8, label="learned distribution")
+    axes.hist(
+        np.clip(samples, bins[0], bins[-1]),
+        bins,
+        density=True,
+        histtype="step",
+        color=ACCENT,
+        linewidth=1.8,
+        label="learned distribution",
+    )
     axes.set_xlabel("Q (discounted return within the window)")
     axes.set_ylabel("density")
     axes.legend(frameon=False, fontsize=8)
@@ -104,7 +119,9 @@ def q_distribution(distribution: Any, prepared: Prepared, name: str) -> Figure:
     return figure
 
 
-def uncertainty_panels(distribution: Any, policy: Any, prepared: Prepared, rule: uncertainty.Config, name: str) -> Figure:
+def uncertainty_panels(
+    distribution: Any, policy: Any, prepared: Prepared, rule: uncertainty.Config, name: str
+) -> Figure:
     """H of recorded, of the policy's and of random actions at the same states, with the 95 % line of the recorded ones."""
     batch = prepared.transitions.at(jnp.asarray(_rows(prepared.dataset.transitions)))
     key = jax.random.key(0)
@@ -124,7 +141,15 @@ def uncertainty_panels(distribution: Any, policy: Any, prepared: Prepared, rule:
     axes = _axes(figure)
     for label, (values, color) in spread.items():
         above = (values > border).mean()
-        axes.hist(values, bins, density=True, histtype="step", linewidth=1.8, color=color, label=f"{label}: {above:.0%} above the line")
+        axes.hist(
+            values,
+            bins,
+            density=True,
+            histtype="step",
+            linewidth=1.8,
+            color=color,
+            label=f"{label}: {above:.0%} above the line",
+        )
     axes.axvline(border, color=INK, linestyle="--", linewidth=1.2, label="95 % of recorded actions")
     axes.set_xlabel("H(s, a): standard deviation of Q, in reward units")
     axes.set_ylabel("density")

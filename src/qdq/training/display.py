@@ -47,7 +47,9 @@ class Lines:
         self.said = now
         rate = (step - self.start) / max(now - self.began, 1e-9)
         left = (self.steps - step) / max(rate, 1e-9)
-        self.line(f"{self.stage}: {step:,}/{self.steps:,}  {rate:,.0f} steps/s  {left:,.0f} s left{describe(metrics)}{self._score}")
+        self.line(
+            f"{self.stage}: {step:,}/{self.steps:,}  {rate:,.0f} steps/s  {left:,.0f} s left{describe(metrics)}{self._score}"
+        )
 
     def score(self, text: str) -> None:
         self._score = f"  {text}"

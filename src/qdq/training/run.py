@@ -98,10 +98,14 @@ def _claim(out: Path, config: Config, dataset: Dataset, seeds: list[int], resume
             raise UsageError(f"{out} exists already; add --resume to go on with it, or choose another --name or --out.")
         saved = storage.read_json(manifest_path)
         if saved.get("dataset_sha256") != identity["dataset_sha256"]:
-            raise UsageError(f"{out} was made from another dataset ({saved.get('dataset')}); choose another --name or --out.")
+            raise UsageError(
+                f"{out} was made from another dataset ({saved.get('dataset')}); choose another --name or --out."
+            )
         if saved.get("config_hash") != identity["config_hash"]:
             changed = _difference(storage.read_json(out / "config.json"), content)
-            raise UsageError(f"{out} was started with another configuration ({changed}); choose another --name, or the same settings.")
+            raise UsageError(
+                f"{out} was started with another configuration ({changed}); choose another --name, or the same settings."
+            )
         return
     storage.write_json(out / "config.json", content)
     manifest = {
@@ -150,14 +154,18 @@ def _adopt(
     rule, gap = stages.choose_uncertainty_rule(distribution, prepared, config)
     if rule != config.uncertainty:
         name = "quadrature" if rule.rule == "gauss_hermite" else "equal-probability"
-        display.line(f"uncertainty: {config.uncertainty.nodes} quadrature nodes are too few here, {rule.nodes} {name} nodes are used")
+        display.line(
+            f"uncertainty: {config.uncertainty.nodes} quadrature nodes are too few here, {rule.nodes} {name} nodes are used"
+        )
     quantiles = stages.recorded_uncertainty(distribution, prepared, rule)
     content = {**dataclasses.asdict(rule), "quadrature_gap": gap, "recorded_uncertainty_percentiles": quantiles}
     storage.write_json(folder / "rule.json", content)
     return distribution, rule
 
 
-def _problem(prepared: Prepared, config: Config, distribution: QDistribution | None, rule: uncertainty.Config) -> Problem:
+def _problem(
+    prepared: Prepared, config: Config, distribution: QDistribution | None, rule: uncertainty.Config
+) -> Problem:
     dataset = prepared.dataset
     return Problem(
         dataset.observation_size,
@@ -178,7 +186,8 @@ def _run_seed(shared: Stage, seed: int, folder: Path, evaluator: Evaluator | Non
         return storage.read_json(folder / "outcome.json")
     algorithm = algorithms.get(config.algorithm_name)
     key = jax.random.key(seed)
-    state = algorithm.init(config.algorithm, problem, jax.random.fold_in(key, INITIALISE))
+    initialise = jax.jit(lambda key: algorithm.init(config.algorithm, problem, key))
+    state = initialise(jax.random.fold_in(key, INITIALISE))
     config_hash = storage.content_hash(config.to_dict())
     checkpoints = Checkpoints(folder / "checkpoints", config_hash, config.training.checkpoint_every)
     first, state = checkpoints.restore(state)
@@ -194,7 +203,9 @@ def _run_seed(shared: Stage, seed: int, folder: Path, evaluator: Evaluator | Non
             return
         began = time.monotonic()
         policy = _deploy(algorithm.policy(state), shared.prepared)
-        episodes = evaluator.play(lambda observations: np.asarray(policy(jnp.asarray(observations))), seed=1_000_000 * (seed + 1) + step)
+        episodes = evaluator.play(
+            lambda observations: np.asarray(policy(jnp.asarray(observations))), seed=1_000_000 * (seed + 1) + step
+        )
         scores = [float(reference.score(value)) for value in episodes.returns] if reference else None
         mean = float(np.mean(scores if scores is not None else episodes.returns))
         evaluations.append({"step": step, "score": mean, **dataclasses.asdict(episodes), "scores": scores})

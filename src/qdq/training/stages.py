@@ -6,6 +6,7 @@ An artefact is a folder named by the hash of everything that decides its content
 
 import shutil
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -13,6 +14,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from qdq import consistency, diffusion, quantile, storage, uncertainty
 from qdq import q_distribution as q_distribution_module
@@ -136,16 +138,20 @@ def _train_stage(
     return Artefact(stage, path, manifest)
 
 
+def _initialise(config: Config, observation_size: int, action_size: int) -> Callable[[jax.Array], ConditionalScalar]:
+    return lambda key: q_distribution_module.build_network(config.q_distribution, observation_size, action_size, key)
+
+
 def _fresh_network(prepared: Prepared, config: Config) -> ConditionalScalar:
     dataset = prepared.dataset
-    return q_distribution_module.build_network(
-        config.q_distribution, dataset.observation_size, dataset.action_size, _key("initialise")
-    )
+    return jax.jit(_initialise(config, dataset.observation_size, dataset.action_size))(_key("initialise"))
 
 
 def learn_diffusion(prepared: Prepared, source_hash: str, config: Config, display: Display) -> Artefact:
     """Stage 2: the diffusion teacher."""
-    return _train_stage("diffusion", diffusion, _fresh_network(prepared, config), prepared, source_hash, config, display)
+    return _train_stage(
+        "diffusion", diffusion, _fresh_network(prepared, config), prepared, source_hash, config, display
+    )
 
 
 def learn_consistency(prepared: Prepared, source_hash: str, config: Config, display: Display) -> Artefact:
@@ -166,10 +172,13 @@ def learn_distribution(prepared: Prepared, source_hash: str, config: Config, dis
     return learner(prepared, source_hash, config, display)
 
 
-def load_distribution(model: Path, config: Config, observation_size: int, action_size: int, manifest: dict[str, Any]) -> QDistribution:
+def load_distribution(
+    model: Path, config: Config, observation_size: int, action_size: int, manifest: dict[str, Any]
+) -> QDistribution:
     """The trained distribution from its file."""
-    like = q_distribution_module.build_network(config.q_distribution, observation_size, action_size, _key("initialise"))
-    network, _ = storage.load_pytree(model, like)
+    network, _ = storage.load_pytree(
+        model, jax.eval_shape(_initialise(config, observation_size, action_size), _key("initialise"))
+    )
     return QDistribution(network, unit_interval(manifest["q_minimum"], manifest["q_maximum"]))
 
 
@@ -181,11 +190,13 @@ def _spread_out(prepared: Prepared, count: int) -> LoggedTransitions:
 def recorded_uncertainty(distribution: QDistribution, prepared: Prepared, rule: uncertainty.Config) -> list[float]:
     """The percentiles 0, 1, ... 100 of H over recorded actions: what a new action's H is compared with."""
     batch = _spread_out(prepared, 4096)
-    compute = jax.jit(lambda s, a: uncertainty.mean_and_std(distribution, s, a, rule, jax.random.key(0))[1])
-    return [float(value) for value in jnp.percentile(compute(batch.observations, batch.actions), jnp.arange(101))]
+    _, spread = uncertainty.mean_and_std(distribution, batch.observations, batch.actions, rule, jax.random.key(0))
+    return np.percentile(np.asarray(spread, np.float64), np.arange(101)).tolist()
 
 
-def choose_uncertainty_rule(distribution: QDistribution, prepared: Prepared, config: Config) -> tuple[uncertainty.Config, float]:
+def choose_uncertainty_rule(
+    distribution: QDistribution, prepared: Prepared, config: Config
+) -> tuple[uncertainty.Config, float]:
     """Compare the quadrature with a finer one on 512 data points and fall back where they disagree."""
     batch = _spread_out(prepared, 512)
     return uncertainty.choose_rule(distribution, batch.observations, batch.actions, config.uncertainty)

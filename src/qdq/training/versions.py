@@ -36,4 +36,9 @@ def machine() -> dict[str, Any]:
     import jax
 
     device = jax.devices()[0]
-    return {"platform": device.platform, "device": device.device_kind, "devices": jax.device_count(), "cores": os.cpu_count()}
+    return {
+        "platform": device.platform,
+        "device": device.device_kind,
+        "devices": jax.device_count(),
+        "cores": os.cpu_count(),
+    }

@@ -1,0 +1,250 @@
+"""The command line as a person meets it: a subprocess, its exit code, and what it leaves behind."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from qdq.data.npz import write_npz
+from tests.probes import probe_dataset
+
+TINY = (
+    "--set", "training.chunk=100", "--set", "training.checkpoint_every=100", "--set", "evaluation.every=100",
+    "--set", "training.batch_size=32", "--set", "algorithm.policy_hidden=16,16", "--set", "algorithm.critic_hidden=16,16",
+    "--set", "q_distribution.hidden=32,32", "--set", "q_distribution.groups=8", "--set", "quantile.steps=200", "--set", "q_dataset.stride=1",
+    "--set", "algorithm.extraction_steps=100", "--set", "evaluation.episodes=2",
+)  # fmt: skip
+
+
+def qdq(*arguments: Any, cwd: Path, expect: int = 0) -> subprocess.CompletedProcess[str]:
+    """Run `qdq` and check the exit code; a traceback is always a failure."""
+    command = [sys.executable, "-m", "qdq.cli.main", *map(str, arguments)]
+    finished = subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=300, check=False)
+    assert finished.returncode == expect, finished.stdout + finished.stderr
+    assert "Traceback" not in finished.stderr
+    return finished
+
+
+def sentence(finished: subprocess.CompletedProcess[str]) -> str:
+    """The one line that an error prints."""
+    lines = [line for line in finished.stderr.splitlines() if line.startswith("qdq: ")]
+    assert len(lines) == 1, finished.stderr
+    return lines[0]
+
+
+@pytest.fixture
+def probe(tmp_path: Path) -> Path:
+    path = tmp_path / "probe.npz"
+    write_npz(probe_dataset(0.3), path)
+    return path
+
+
+def test_help_is_quick_and_does_not_import_jax(tmp_path: Path) -> None:
+    code = "import sys, qdq.cli.main as m\ntry: m.main(['--help'])\nexcept SystemExit: pass\nassert 'jax' not in sys.modules and 'numpy' not in sys.modules"
+    seconds = []
+    for _ in range(3):
+        began = time.monotonic()
+        subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, cwd=tmp_path, timeout=60)
+        seconds.append(time.monotonic() - began)
+    assert min(seconds) < 1.0  # half a second on an idle machine
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "text"),
+    [
+        (["train", "no-such-set"], 2, "no-such-set"),
+        (["train", "no/such/file.npz"], 3, "no/such/file.npz"),
+        (["train", "probe.npz", "--algorithm", "sarsa"], 2, "Unknown algorithm 'sarsa'"),
+        (["train", "probe.npz", "--preset", "fastt"], 2, "did you mean 'fast'"),
+        (["train", "probe.npz", "--preset", "paper"], 2, "choose one explicitly"),
+        (["train", "probe.npz", "--set", "algorithm.alhpa=1"], 2, "did you mean 'algorithm.alpha'"),
+        (["train", "probe.npz", "--seeds", "0"], 2, "--seeds must be at least 1"),
+        (["train", "probe.npz", "--steps", "150"], 2, "multiple of training.chunk"),
+        (["presets", "show", "papper/hopper-medium"], 2, "did you mean 'paper/hopper-medium'"),
+        (["evaluate", "nowhere"], 3, "not a run folder"),
+        (["uncertainty", "nowhere", "--input", "x.npz"], 3, "not a run folder"),
+    ],
+)
+def test_bad_requests_get_one_sentence(arguments: list[str], code: int, text: str, probe: Path, tmp_path: Path) -> None:
+    said = sentence(qdq(*arguments, cwd=tmp_path, expect=code))
+    assert text in said
+    assert not (tmp_path / "runs").exists()
+
+
+def broken(change: str) -> dict[str, np.ndarray]:
+    data = probe_dataset(0.3, episodes=20)
+    arrays = {
+        "observations": data.current_observations.copy(),
+        "next_observations": data.next_observations.copy(),
+        "actions": data.actions.copy(),
+        "rewards": data.rewards.copy(),
+        "terminals": data.terminals.copy(),
+    }
+    if change == "nan":
+        arrays["observations"][3, 0] = np.nan
+    elif change == "infinite":
+        arrays["rewards"][5] = np.inf
+    elif change == "bounds":
+        arrays |= {"action_low": np.array([-0.1]), "action_high": np.array([0.1])}
+    elif change == "empty":
+        arrays = {name: array[:0] for name, array in arrays.items()}
+    elif change == "one-step":
+        arrays["terminals"][:] = True
+    elif change == "constant":
+        arrays["rewards"][:] = 0.0
+    return arrays
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        ("nan", "NaN or infinity"),
+        ("infinite", "NaN or infinity"),
+        ("bounds", "outside the declared"),
+        ("empty", "is empty"),
+        ("one-step", "only one-step episodes"),
+        ("constant", "same truncated return"),
+    ],
+)
+def test_bad_data_gets_one_sentence(change: str, text: str, tmp_path: Path) -> None:
+    np.savez(tmp_path / "bad.npz", **broken(change))  # type: ignore[arg-type]
+    said = sentence(qdq("train", "bad.npz", cwd=tmp_path, expect=3))
+    assert text in said
+    assert "bad" in said
+
+
+def test_a_diverged_run_stops_with_code_4_and_keeps_its_checkpoint(probe: Path, tmp_path: Path) -> None:
+    more = (
+        "--set",
+        "algorithm.critic_learning_rate=1000",
+        "--set",
+        "algorithm.extraction_steps=0",
+        "--name",
+        "bad",
+        "--steps",
+        "400",
+    )
+    said = sentence(qdq("train", probe, *TINY, *more, cwd=tmp_path, expect=4))
+    assert "diverged in stage qdq at step" in said
+    assert (tmp_path / "runs" / "bad" / "config.json").exists()
+    assert not (tmp_path / "runs" / "bad" / "result.json").exists()
+
+
+def test_train_evaluate_uncertainty_resume(probe: Path, tmp_path: Path) -> None:
+    """The life of a run without an environment, one command after the other."""
+    arguments = ("train", probe, *TINY, "--steps", "200", "--name", "one")
+    shown = qdq(*arguments, cwd=tmp_path).stdout
+    assert "quantile: 200 steps" in shown
+    folder = tmp_path / "runs" / "one"
+    result = json.loads((folder / "result.json").read_text())
+    assert result["score"] is None  # no environment, no score
+    assert {"quantile", "training"} <= set(result["stages"])
+    assert {path.name for path in folder.glob("*.png")} == {"q_distribution.png", "uncertainty.png"}
+    assert list((folder / "seed_0" / "tensorboard").iterdir())
+
+    assert "exists already" in sentence(qdq(*arguments, cwd=tmp_path, expect=2))
+    assert "seed 0: finished before" in qdq(*arguments, "--resume", cwd=tmp_path).stdout
+    other = sentence(qdq(*arguments, "--resume", "--set", "algorithm.alpha=0.5", cwd=tmp_path, expect=2))
+    assert "algorithm.alpha was 0.99, is now 0.5" in other
+    assert "names no environment" in sentence(qdq("evaluate", folder, cwd=tmp_path, expect=2))
+
+    again = qdq("train", probe, *TINY, "--steps", "200", "--name", "two", cwd=tmp_path).stdout
+    assert "quantile: found, trained before" in again
+
+    questions = tmp_path / "questions.npz"
+    np.savez(questions, observations=np.zeros((5, 2)), actions=np.zeros((5, 1)))
+    answer = json.loads(qdq("uncertainty", folder, "--input", questions, "--format", "json", cwd=tmp_path).stdout)
+    assert len(answer["uncertainty"]) == len(answer["risky"]) == 5
+    qdq("uncertainty", folder, "--input", questions, "--output", "answers.npz", cwd=tmp_path)
+    with np.load(tmp_path / "answers.npz") as saved:
+        np.testing.assert_allclose(saved["uncertainty"], answer["uncertainty"], rtol=1e-6)
+    np.savez(questions, observations=np.zeros((5, 3)), actions=np.zeros((5, 1)))
+    assert "of size 2" in sentence(qdq("uncertainty", folder, "--input", questions, cwd=tmp_path, expect=3))
+
+
+def test_interrupt_saves_and_resume_goes_on(probe: Path, tmp_path: Path) -> None:
+    arguments = [
+        "train",
+        str(probe),
+        "--algorithm",
+        "bc",
+        "--name",
+        "long",
+        "--steps",
+        "400000",
+        "--set",
+        "training.checkpoint_every=400000",
+    ]
+    command = [sys.executable, "-m", "qdq.cli.main", *arguments, "--set", "evaluation.every=400000"]
+    process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    metrics = tmp_path / "runs" / "long" / "seed_0" / "metrics.csv"
+    deadline = time.monotonic() + 120
+    while not (metrics.exists() and len(metrics.read_text().splitlines()) > 3):
+        assert time.monotonic() < deadline
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.1)
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "go on with --resume" in errors
+    checkpoints = list((tmp_path / "runs" / "long" / "seed_0" / "checkpoints").iterdir())
+    assert len(checkpoints) == 1
+
+
+def test_presets_and_stage_commands(probe: Path, tmp_path: Path) -> None:
+    listed = qdq("presets", cwd=tmp_path).stdout
+    assert "fast" in listed
+    assert "release/antmaze-large-diverse" in listed
+    os.environ["COLUMNS"] = "200"
+    shown = qdq("presets", "show", "paper/hopper-medium", cwd=tmp_path).stdout
+    assert "algorithm.alpha" in shown
+    assert "paper, Table 4" in shown
+    counted = qdq(
+        "stage", "q-dataset", probe, "--output", "windows.npz", "--set", "q_dataset.stride=1", cwd=tmp_path
+    ).stdout
+    assert "windows from 800 episodes" in counted
+    short = (
+        "--set",
+        "q_distribution.hidden=32,32",
+        "--set",
+        "q_distribution.groups=8",
+        "--set",
+        "diffusion.steps=200",
+        "--set",
+        "consistency.steps=200",
+        "--set",
+        "consistency.intervals=40",
+    )
+    assert "consistency: " in qdq("stage", "consistency", probe, *short, cwd=tmp_path).stdout
+    assert "diffusion: found" in qdq("stage", "diffusion", probe, *short, cwd=tmp_path).stdout
+
+
+def test_a_tiny_real_run_end_to_end(tmp_path: Path) -> None:
+    """Factory data, every stage, evaluation in MuJoCo, pictures."""
+    qdq("data", "make", "hopper-random", "--transitions", "3000", cwd=tmp_path)
+    shown = qdq(
+        "train", "hopper-random", *TINY, "--steps", "200", "--seeds", "2", "--name", "real", cwd=tmp_path
+    ).stdout
+    assert "behaviour (the data)" in shown
+    folder = tmp_path / "runs" / "real"
+    result = json.loads((folder / "result.json").read_text())
+    assert result["dataset"]["environment_id"] == "Hopper-v4"
+    assert len(result["seeds"]) == 2
+    assert all(len(seed["evaluations"]) == 2 for seed in result["seeds"])
+    assert np.isfinite(result["score"]["mean"])
+    entries = [json.loads(line) for line in (folder / "seed_1" / "evaluations.jsonl").read_text().splitlines()]
+    assert all(len(entry["returns"]) == 2 for entry in entries)
+    assert {path.name for path in folder.glob("*.png")} == {
+        "learning_curve.png",
+        "q_distribution.png",
+        "uncertainty.png",
+    }
+    played = [json.loads(qdq("evaluate", folder, "--episodes", "2", "--json", cwd=tmp_path).stdout) for _ in range(2)]
+    assert played[0] == played[1]
