@@ -70,7 +70,7 @@ def test_a_short_run_is_refused():
 @pytest.fixture
 def fake_run(tmp_path: Path) -> Path:
     """A run folder with random policies and a rising log."""
-    folder = tmp_path / "runs" / "Hopper-v4-sac-1"
+    folder = tmp_path / "runs" / RECIPES["hopper"].folder
     write_json(folder / "config.json", {"run": vars(RunConfig("Hopper-v4"))})
     random = np.random.default_rng(0)
     records = RunRecords(folder, None)

@@ -29,6 +29,15 @@ def test_guard_warns_once_outside_the_band() -> None:
     assert "step 5" in watch.warnings[0]
 
 
+def test_guard_lets_q_rise_from_zero_but_not_fall_back() -> None:
+    watch = Guard("qdq", q_minimum=100.0, q_maximum=200.0, reward_magnitude=2.0, discount=0.99)
+    for step, mean in enumerate((0.0, 20.0, 60.0)):
+        watch(step, None, {"q_mean": mean})
+    assert not watch.warnings
+    watch(9, None, {"q_mean": 40.0})
+    assert "step 9" in watch.warnings[0]
+
+
 @pytest.mark.parametrize(
     "metrics", [{"critic_loss": float("nan")}, {"policy_loss": float("inf")}, {"q_magnitude": 601.0}]
 )

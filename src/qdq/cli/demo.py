@@ -17,6 +17,7 @@ def demo(seed: int = 0, out: Path = Path("demo")) -> None:
 
     import qdq
     from qdq.data.factory import make_dataset
+    from qdq.report import plots
 
     console = Console(highlight=False)
     make_dataset(DATASET)
@@ -42,7 +43,5 @@ def demo(seed: int = 0, out: Path = Path("demo")) -> None:
     for label, score in rows:
         table.add_row(label, f"{score:.1f}")
     console.print(table)
-    folder = out / f"qdq-seed-{seed}"
-    console.print(
-        f"Pictures: {folder}/learning_curve.png, {folder}/q_distribution.png, {folder}/uncertainty.png", soft_wrap=True
-    )
+    picture = plots.overview(out / f"qdq-seed-{seed}", out / f"overview-seed-{seed}.png")
+    console.print(f"Pictures: {picture}; each run's folder in {out} has them one by one.", soft_wrap=True)

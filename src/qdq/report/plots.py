@@ -40,9 +40,23 @@ def draw_run(folder: Path, dataset: Dataset) -> list[Path]:
     return drawn
 
 
-def _save(figure: Figure, path: Path) -> Path:
+def overview(folder: Path, target: Path) -> Path:
+    """The pictures of a run side by side in one file."""
+    from matplotlib.image import imread
+
+    names = ("learning_curve", "q_distribution", "uncertainty")
+    images = [imread(folder / f"{name}.png") for name in names if (folder / f"{name}.png").exists()]
+    ratios = [image.shape[1] / image.shape[0] for image in images]
+    figure = Figure(figsize=(3.2 * sum(ratios), 3.2), layout="constrained")
+    for axes, image in zip(figure.subplots(1, len(images), width_ratios=ratios, squeeze=False)[0], images, strict=True):
+        axes.imshow(image)
+        axes.axis("off")
+    return _save(figure, target, dots_per_inch=110)
+
+
+def _save(figure: Figure, path: Path, dots_per_inch: int = 150) -> Path:
     with storage.atomic_path(path) as temporary:
-        figure.savefig(temporary, format="png", dpi=150)
+        figure.savefig(temporary, format="png", dpi=dots_per_inch)
     return path
 
 

@@ -27,7 +27,7 @@ class Guard:
         self.low, self.high = q_minimum - 0.5 * spread, q_maximum + 0.5 * spread
         self.limit = 3.0 * reward_magnitude / (1.0 - discount)
         self.warnings: list[str] = []
-        self.first_warning: int | None = None
+        self.settled = False  # Q starts near zero, which may lie below the band; that is a beginning, not a fault
 
     def __call__(self, step: int, state: Any, metrics: Metrics) -> None:
         for name, value in metrics.items():
@@ -44,10 +44,12 @@ class Guard:
                 "data: strengthen the penalty or the imitation."
             )
         mean = metrics.get("q_mean")
-        outside = mean is not None and not self.low <= mean <= self.high
+        if mean is None:
+            return
+        self.settled = self.settled or mean >= self.low
+        outside = mean > self.high or (self.settled and mean < self.low)
         metrics["q_warning"] = float(outside)
-        if outside and self.first_warning is None:
-            self.first_warning = step
+        if outside and not self.warnings:
             self.warnings.append(
                 f"mean Q = {mean:.4g} left the plausible range [{self.low:.4g}, {self.high:.4g}] at step {step}"
             )
