@@ -139,15 +139,15 @@ PRESETS: dict[str, Preset] = {
         {"qdq": FAST_QDQ},
     ),
     "demo": Preset(
-        "`fast` cut down to about two minutes.",
+        "`fast` cut down to a few minutes.",
         {
-            "training.steps": (20_000, "ours: speed"),
+            "training.steps": (16_000, "ours: speed"),
             "training.checkpoint_every": (4_000, "ours: speed"),
-            "evaluation.every": (2_000, "ours: speed"),
+            "evaluation.every": (1_600, "ours: speed"),
         },
         {
             "qdq": FAST_QDQ
-            | {"quantile.steps": (4_000, "ours: speed"), "algorithm.extraction_steps": (8_000, "ours: speed")}
+            | {"quantile.steps": (4_000, "ours: speed"), "algorithm.extraction_steps": (6_000, "ours: speed")}
         },
     ),
     **{f"paper/{task}": _paper(task) for task in TASKS},

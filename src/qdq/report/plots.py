@@ -69,6 +69,10 @@ def _axes(figure: Figure, *position: int, **options: Any) -> Any:
     return axes
 
 
+def _legend(axes: Any) -> None:
+    axes.legend(fontsize=8.5, facecolor="white", edgecolor="none", framealpha=0.9)
+
+
 def learning_curve(result: dict[str, Any]) -> Figure:
     """Score over training steps: every seed thin, their mean bold, the behaviour as a dashed line."""
     figure = Figure(figsize=(7, 4), layout="constrained")
@@ -88,11 +92,12 @@ def learning_curve(result: dict[str, Any]) -> Figure:
     axes.plot([], [], " ", label=label)
     axes.set_xlabel("gradient steps")
     axes.set_ylabel("score (0 random, 100 expert)" if result["score_unit"].startswith("score") else "return")
-    axes.xaxis.set_major_formatter(lambda value, _: f"{value / 1000:,.0f}k" if value >= 1000 else f"{value:.0f}")
+    axes.xaxis.set_major_formatter(lambda value, _: f"{value / 1000:g}k" if value >= 1000 else f"{value:g}")
     axes.set_title(
         f"{result['algorithm']} on {result['dataset']['name']} ({result['preset']})", fontsize=11, loc="left", color=INK
     )
-    axes.legend(frameon=False, fontsize=9)
+    axes.set_ylim(bottom=min(0.0, axes.get_ylim()[0]))
+    _legend(axes)
     return figure
 
 
@@ -123,7 +128,7 @@ def q_distribution(distribution: Any, prepared: Prepared, name: str) -> Figure:
     )
     axes.set_xlabel("Q (discounted return within the window)")
     axes.set_ylabel("density")
-    axes.legend(frameon=False, fontsize=8)
+    _legend(axes)
     axes.set_title(f"Q distribution of {name}", fontsize=11, loc="left", color=INK)
     axes = _axes(figure, 1, 2, 2)
     axes.hist(rank, np.linspace(0, 1, 21).tolist(), density=True, color=ACCENT, alpha=0.75)
@@ -168,5 +173,5 @@ def uncertainty_panels(
     axes.set_xlabel("H(s, a): standard deviation of Q, in reward units")
     axes.set_ylabel("density")
     axes.set_title(f"Uncertainty of Q on {name}", fontsize=11, loc="left", color=INK)
-    axes.legend(frameon=False, fontsize=9)
+    _legend(axes)
     return figure
