@@ -26,25 +26,18 @@ def show(name: NameArgument, /, algorithm: str = "qdq") -> None:
     """
     import dataclasses
 
-    from rich.console import Console
-    from rich.table import Table
-
     from qdq import config as configuration
     from qdq import presets
 
     built, sources = presets.build(algorithm, name)
-    console = Console(highlight=False)
-    table = Table(title=f"preset {name}, algorithm {algorithm}", title_justify="left")
-    for column in ("setting", "value", "meaning", "origin"):
-        table.add_column(column, overflow="fold")
+    print(f"preset {name}, algorithm {algorithm}: {presets.PRESETS[name].description}")
     for section, values in configuration.sections(built).items():
+        print()
         for field in dataclasses.fields(values):
-            key = f"{section}.{field.name}"
-            value = getattr(values, field.name)
+            key, value = f"{section}.{field.name}", getattr(values, field.name)
             text = ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
-            table.add_row(key, text, field.metadata["help"], sources[key])
-        table.add_section()
-    console.print(table)
+            print(f"{key} = {text}")
+            print(f"    {field.metadata['help']}  [{sources[key]}]")
 
 
 def doctor() -> None:
