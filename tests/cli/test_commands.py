@@ -117,6 +117,7 @@ def test_bad_data_gets_one_sentence(change: str, text: str, tmp_path: Path) -> N
     said = sentence(qdq("train", "bad.npz", cwd=tmp_path, expect=3))
     assert text in said
     assert "bad" in said
+    assert not (tmp_path / "runs").exists()
 
 
 def test_a_diverged_run_stops_with_code_4_and_keeps_its_checkpoint(probe: Path, tmp_path: Path) -> None:
@@ -144,7 +145,7 @@ def test_train_evaluate_uncertainty_resume(probe: Path, tmp_path: Path) -> None:
     folder = tmp_path / "runs" / "one"
     result = json.loads((folder / "result.json").read_text())
     assert result["score"] is None  # no environment, no score
-    assert {"quantile", "training"} <= set(result["stages"])
+    assert {"q_dataset", "quantile", "training"} == set(result["stages"])
     assert {path.name for path in folder.glob("*.png")} == {"q_distribution.png", "uncertainty.png"}
     assert list((folder / "seed_0" / "tensorboard").iterdir())
 

@@ -67,19 +67,24 @@ def execute(
     evaluate: bool = True,
 ) -> dict[str, Any]:
     """Run every stage and seed into the folder `out` and return the result that is written there."""
-    _claim(out, config, dataset, seeds, resume)
+    fresh = _check_folder(out, config, dataset, resume)
+    began = time.monotonic()
     prepared = prepare(dataset, config)
-    timings: dict[str, Any] = {}
-    distribution, rule = None, config.uncertainty
-    if config.algorithm_name in algorithms.USES_Q_DISTRIBUTION and getattr(config.algorithm, "penalty", "") != "none":
-        artefact = stages.learn_distribution(prepared, dataset.sha256, config, display)
-        timings[artefact.stage] = {key: artefact.manifest[key] for key in ("seconds", "steps_per_second")}
-        distribution, rule = _adopt(artefact, prepared, config, out, display)
-    problem = _problem(prepared, config, distribution, rule)
-    shared = Stage(dataset, config, prepared, problem, distribution)
+    timings: dict[str, Any] = {
+        "q_dataset": {"seconds": time.monotonic() - began, "windows": len(prepared.windows.index)}
+    }
     evaluator = None
     if evaluate and dataset.metadata.environment_id is not None:
         evaluator = Evaluator(dataset.metadata, config.evaluation.episodes, dataset.observation_size)
+    if fresh:  # only now: what is wrong with the request has shown itself, and nothing is left half-written
+        _create_folder(out, config, dataset, seeds)
+    distribution, rule = None, config.uncertainty
+    if config.algorithm_name in algorithms.USES_Q_DISTRIBUTION and getattr(config.algorithm, "penalty", "") != "none":
+        artefact = stages.learn_distribution(prepared, dataset.sha256, config, display)
+        timings |= artefact.manifest["stages"]
+        distribution, rule = _adopt(artefact, prepared, config, out, display)
+    problem = _problem(prepared, config, distribution, rule)
+    shared = Stage(dataset, config, prepared, problem, distribution)
     outcomes = [_run_seed(shared, seed, out / f"seed_{seed}", evaluator, display) for seed in seeds]
     if evaluator is not None:
         evaluator.close()
@@ -88,29 +93,34 @@ def execute(
     return result
 
 
-def _claim(out: Path, config: Config, dataset: Dataset, seeds: list[int], resume: bool) -> None:
-    """Create the run folder, or make sure that an existing one is ours to continue."""
-    content = config.to_dict()
-    identity = {"config_hash": storage.content_hash(content), "dataset_sha256": dataset.sha256}
-    manifest_path = out / "manifest.json"
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        if not resume:
-            raise UsageError(f"{out} exists already; add --resume to go on with it, or choose another --name or --out.")
-        saved = storage.read_json(manifest_path)
-        if saved.get("dataset_sha256") != identity["dataset_sha256"]:
-            raise UsageError(
-                f"{out} was made from another dataset ({saved.get('dataset')}); choose another --name or --out."
-            )
-        if saved.get("config_hash") != identity["config_hash"]:
-            changed = _difference(storage.read_json(out / "config.json"), content)
-            raise UsageError(
-                f"{out} was started with another configuration ({changed}); choose another --name, or the same settings."
-            )
-        return
-    storage.write_json(out / "config.json", content)
+def _identity(config: Config, dataset: Dataset) -> dict[str, str]:
+    return {"config_hash": storage.content_hash(config.to_dict()), "dataset_sha256": dataset.sha256}
+
+
+def _check_folder(out: Path, config: Config, dataset: Dataset, resume: bool) -> bool:
+    """True if the run folder is to be created; an existing one must be the same run and asked for with `resume`."""
+    if not out.exists() or (out.is_dir() and not any(out.iterdir())):
+        return True
+    if not resume:
+        raise UsageError(f"{out} exists already; add --resume to go on with it, or choose another --name or --out.")
+    saved, identity = storage.read_json(out / "manifest.json"), _identity(config, dataset)
+    if saved.get("dataset_sha256") != identity["dataset_sha256"]:
+        raise UsageError(
+            f"{out} was made from another dataset ({saved.get('dataset')}); choose another --name or --out."
+        )
+    if saved.get("config_hash") != identity["config_hash"]:
+        changed = _difference(storage.read_json(out / "config.json"), config.to_dict())
+        raise UsageError(
+            f"{out} was started with another configuration ({changed}); choose another --name, or the same settings."
+        )
+    return False
+
+
+def _create_folder(out: Path, config: Config, dataset: Dataset, seeds: list[int]) -> None:
+    storage.write_json(out / "config.json", config.to_dict())
     manifest = {
         "format": FORMAT,
-        **identity,
+        **_identity(config, dataset),
         "dataset": dataset.name,
         "environment_id": dataset.metadata.environment_id,
         "environment_options": dataset.metadata.environment_options,
@@ -122,7 +132,7 @@ def _claim(out: Path, config: Config, dataset: Dataset, seeds: list[int], resume
         "machine": machine(),
         "created": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
     }
-    storage.write_json(manifest_path, manifest)
+    storage.write_json(out / "manifest.json", manifest)
 
 
 def _difference(old: dict[str, Any], new: dict[str, Any]) -> str:

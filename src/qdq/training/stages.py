@@ -128,8 +128,8 @@ def _train_stage(
         "windows": len(prepared.windows.index),
         "q_minimum": prepared.windows.minimum,
         "q_maximum": prepared.windows.maximum,
-        "seconds": seconds,
-        "steps_per_second": (settings.steps - first) / max(seconds, 1e-9),
+        "stages": (upstream.manifest["stages"] if upstream else {})
+        | {stage: {"seconds": seconds, "steps_per_second": (settings.steps - first) / max(seconds, 1e-9)}},
         "versions": versions(),
     }
     storage.write_json(path / "config.json", config.to_dict())
