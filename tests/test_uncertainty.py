@@ -49,7 +49,7 @@ def test_steep_distributions_get_equal_probability_nodes() -> None:
     rule, gap = uncertainty.choose_rule(Steep(), S, A, uncertainty.Config())  # type: ignore[arg-type]
     assert rule.rule == "equal_probability"
     assert rule.nodes == 64
-    assert gap > uncertainty.AGREEMENT
+    assert gap > rule.agreement
     _, std = uncertainty.mean_and_std(Steep(), S, A, rule)  # type: ignore[arg-type]
     assert float(std[0]) == pytest.approx(monte_carlo(Steep()), rel=0.05)
 

@@ -21,7 +21,6 @@ from qdq.settings import PAPER_TABLE_3, setting
 
 LARGEST_QUADRATURE = 8
 FALLBACK_NODES = 64
-AGREEMENT = 0.02
 
 
 @dataclass(frozen=True)
@@ -33,6 +32,7 @@ class Config:
     )
     nodes: int = setting(8, "evaluations per state and action of the two deterministic rules")
     samples: int = setting(50, "samples per state and action of monte_carlo", PAPER_TABLE_3)
+    agreement: float = setting(0.02, "largest change of H by twice the quadrature nodes; beyond it more nodes are used")
 
 
 def nodes_and_weights(config: Config) -> tuple[np.ndarray, np.ndarray]:
@@ -70,7 +70,7 @@ def choose_rule(
     """The rule to use for this model, and how far it is from the next finer one (relative RMS of H).
 
     The number of quadrature nodes is doubled, up to LARGEST_QUADRATURE, until doubling it again changes H by at most
-    AGREEMENT; a distribution too steep for that gets equal-probability nodes.
+    `agreement`; a distribution too steep for that gets equal-probability nodes.
     """
     if config.rule != "gauss_hermite":
         return config, 0.0
@@ -82,7 +82,7 @@ def choose_rule(
     while config.nodes <= LARGEST_QUADRATURE:
         fine = spread(dataclasses.replace(config, nodes=2 * config.nodes))
         gap = float(jnp.sqrt(jnp.mean(jnp.square(coarse - fine)) / jnp.mean(jnp.square(fine))))
-        if gap <= AGREEMENT:
+        if gap <= config.agreement:
             return config, gap
         config, coarse = dataclasses.replace(config, nodes=2 * config.nodes), fine
     return dataclasses.replace(config, rule="equal_probability", nodes=FALLBACK_NODES), gap
