@@ -49,7 +49,7 @@ def main() -> None:
             "q_dataset.width=12",
             "q_dataset.stride=1",
             "quantile.steps=2000",
-            "algorithm.extraction_steps=2000",
+            "algorithm.extraction_share=0.5",
         ],
     )
     rooms = np.array([[17.0, 0.0], [20.0, 0.0], [23.0, 0.0], [60.0, 0.0]])

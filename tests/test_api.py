@@ -93,7 +93,7 @@ def test_runs_refuse_what_does_not_fit(tmp_path: Path) -> None:
         run.policy(np.zeros((3, 5)))
     with pytest.raises(DataError, match="NaN"):
         run.policy(np.full((3, 2), np.nan))
-    with pytest.raises(UsageError, match="does not learn one"):
+    with pytest.raises(UsageError, match="do not learn one"):
         run.uncertainty(np.zeros((1, 2)), np.zeros((1, 1)))
     with pytest.raises(UsageError, match="exists already"):
         fit(data, tmp_path, name="one")

@@ -86,6 +86,12 @@ def test_task_chooses_the_literal_preset() -> None:
         ("algorithm.policy_hidden=256,x", "whole numbers"),
         ("q_distribution.hidden=100", "multiples of q_distribution.groups"),
         ("data.normalise_states=maybe", "true or false"),
+        ("q_distribution.groups=0", "at least 1"),
+        ("quantile.steps=-200", "at least 1"),
+        ("quantile.steps=300", "multiple of 200"),
+        ("uncertainty.samples=1", "at least 2"),
+        ("algorithm.target_rate=7", "between 0 and 1"),
+        ("algorithm.extraction_share=-1", "between 0 and 1"),
     ],
 )
 def test_bad_overrides_are_explained(override: str, message: str) -> None:

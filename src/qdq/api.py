@@ -18,10 +18,9 @@ from qdq.data.load import load_dataset
 from qdq.errors import DataError, UsageError
 from qdq.normalisers import identity
 from qdq.q_distribution import QDistribution
-from qdq.training import stages
 from qdq.training.compilation import keep_compiled_programs
 from qdq.training.display import Display, choose
-from qdq.training.run import DeployedPolicy, execute
+from qdq.training.run import DeployedPolicy, execute, load_adopted
 from qdq.uncertainty import Config as UncertaintyConfig
 from qdq.uncertainty import mean_and_std
 
@@ -104,25 +103,39 @@ class Run:
         return actions[0] if single else actions
 
     @cached_property
+    def _adopted(self) -> tuple[QDistribution, UncertaintyConfig]:
+        if not (self.path / "q_distribution").exists():
+            raise UsageError(f"{self.path} has no Q distribution: its algorithm or settings do not learn one.")
+        sizes = self.manifest["observation_size"], self.manifest["action_size"]
+        return load_adopted(self.path, self.config, *sizes)[:2]
+
+    @property
     def distribution(self) -> QDistribution:
         """The learned Q distribution, on normalised inputs."""
-        folder = self.path / "q_distribution"
-        if not folder.exists():
-            raise UsageError(
-                f"{self.path} has no Q distribution: algorithm {self.config.algorithm_name} does not learn one."
-            )
-        manifest = storage.read_json(folder / "manifest.json")
-        sizes = self.manifest["observation_size"], self.manifest["action_size"]
-        return stages.load_distribution(folder / "model.safetensors", self.config, *sizes, manifest)
+        return self._adopted[0]
+
+    @property
+    def uncertainty_rule(self) -> UncertaintyConfig:
+        """How H is computed for this model."""
+        return self._adopted[1]
 
     def q_samples(self, observations: np.ndarray, actions: np.ndarray, count: int = 50, seed: int = 0) -> np.ndarray:
         """Samples of Q for each observation and action, in reward units: shape (count, rows)."""
         states, scaled = self._normalised(observations, actions)
-        return np.asarray(self.distribution.sample(states, scaled, jax.random.key(seed), count))
+        if count < 1 or not len(states):
+            raise DataError("At least one row and one sample are needed.")
+        rows = max(1, 400_000 // count)  # in blocks, so that a large question needs little memory
+        blocks = [
+            self.distribution.sample(states[i : i + rows], scaled[i : i + rows], jax.random.key(seed + i), count)
+            for i in range(0, len(states), rows)
+        ]
+        return np.concatenate([np.asarray(block) for block in blocks], axis=1)
 
     def uncertainty(self, observations: np.ndarray, actions: np.ndarray) -> np.ndarray:
         """H of Eq. 6: the standard deviation of the learned Q distribution at each row, in reward units."""
         states, scaled = self._normalised(observations, actions)
+        if not len(states):
+            raise DataError("There are no observations to judge; give at least one row.")
         spreads = []
         for i in range(0, len(states), 4096):  # in blocks, so that a large question needs little memory
             block = slice(i, i + 4096)
@@ -132,18 +145,10 @@ class Run:
             spreads.append(np.asarray(spread))
         return np.concatenate(spreads)
 
-    @cached_property
-    def _rule(self) -> dict[str, Any]:
-        return storage.read_json(self.path / "q_distribution" / "rule.json")
-
-    @property
-    def uncertainty_rule(self) -> UncertaintyConfig:
-        """How H is computed for this model."""
-        return UncertaintyConfig(self._rule["rule"], self._rule["nodes"], self._rule["samples"])
-
     def uncertainty_border(self, quantile: float = 0.95) -> float:
         """The quantile of H over the recorded actions: H above it is unusual for this data."""
-        return float(np.interp(100.0 * quantile, np.arange(101), self._rule["recorded_uncertainty_percentiles"]))
+        saved = storage.read_json(self.path / "q_distribution" / "rule.json")
+        return float(np.interp(100.0 * quantile, np.arange(101), saved["recorded_uncertainty_percentiles"]))
 
     def save(self, path: str | Path) -> Path:
         """Copy the run folder to `path`, which must not exist."""

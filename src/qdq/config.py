@@ -185,44 +185,65 @@ def from_dict(content: dict[str, Any]) -> Config:
     return config
 
 
+POSITIVE = (
+    "training.steps",
+    "training.batch_size",
+    "training.chunk",
+    "training.checkpoint_every",
+    "evaluation.every",
+    "evaluation.episodes",
+    "evaluation.last",
+    "q_dataset.width",
+    "q_dataset.stride",
+    "q_distribution.frequencies",
+    "q_distribution.groups",
+    "diffusion.steps",
+    "diffusion.batch_size",
+    "consistency.steps",
+    "consistency.batch_size",
+    "consistency.intervals",
+    "quantile.steps",
+    "quantile.batch_size",
+    "quantile.levels",
+    "uncertainty.nodes",
+)
+SHARES = ("algorithm.extraction_share", "algorithm.target_rate", "algorithm.average_rate", "consistency.target_rate")
+FRACTIONS = ("algorithm.alpha", "algorithm.beta", "algorithm.expectile", "algorithm.discount", "q_dataset.discount")
+STAGE_CHUNK = 200  # steps per compiled chunk of the stages of the Q distribution
+
+
 def check(config: Config) -> Config:
     """Refuse values that cannot work, before anything is computed."""
-    training, evaluation = config.training, config.evaluation
-    positive = {
-        "training.steps": training.steps,
-        "training.batch_size": training.batch_size,
-        "training.chunk": training.chunk,
-        "training.checkpoint_every": training.checkpoint_every,
-        "evaluation.every": evaluation.every,
-        "evaluation.episodes": evaluation.episodes,
-        "evaluation.last": evaluation.last,
-        "q_dataset.width": config.q_dataset.width,
-        "q_dataset.stride": config.q_dataset.stride,
-        "uncertainty.nodes": config.uncertainty.nodes,
-    }
-    for key, value in positive.items():
-        if value < 1:
-            raise UsageError(f"Setting {key} must be at least 1, but is {value}.")
-    if training.chunk % 2:
-        raise UsageError(
-            f"Setting training.chunk must be even (policies are updated every second step), but is {training.chunk}."
-        )
-    for key, value in {
-        "training.steps": training.steps,
-        "training.checkpoint_every": training.checkpoint_every,
-        "evaluation.every": evaluation.every,
-    }.items():
-        if value % training.chunk:
-            raise UsageError(f"Setting {key}={value} must be a multiple of training.chunk={training.chunk}.")
-    for key in ("algorithm.alpha", "algorithm.beta", "algorithm.discount", "q_dataset.discount"):
+
+    def value(key: str) -> Any:
         section, name = key.split(".")
-        value = getattr(getattr(config, section), name, None)
-        if value is not None and not 0.0 < value <= 1.0 - 1e-9 * (name == "discount"):
-            raise UsageError(f"Setting {key} must lie between 0 and 1, but is {value}.")
+        return getattr(getattr(config, section), name, None)
+
+    for key in POSITIVE:
+        if value(key) < 1:
+            raise UsageError(f"Setting {key} must be at least 1, but is {value(key)}.")
+    for key in SHARES:
+        if value(key) is not None and not 0.0 <= value(key) <= 1.0:
+            raise UsageError(f"Setting {key} must lie between 0 and 1, but is {value(key)}.")
+    for key in FRACTIONS:
+        if value(key) is not None and not 0.0 < value(key) < 1.0:
+            raise UsageError(f"Setting {key} must lie between 0 and 1, but is {value(key)}.")
+    if config.uncertainty.samples < 2:
+        raise UsageError(f"Setting uncertainty.samples must be at least 2, but is {config.uncertainty.samples}.")
+    chunk = config.training.chunk
+    if chunk % 2:
+        raise UsageError(f"Setting training.chunk must be even (policies learn every second step), but is {chunk}.")
+    for key in ("training.steps", "training.checkpoint_every", "evaluation.every"):
+        if value(key) % chunk:
+            raise UsageError(f"Setting {key}={value(key)} must be a multiple of training.chunk={chunk}.")
+    for key in ("diffusion.steps", "consistency.steps", "quantile.steps"):
+        if value(key) % STAGE_CHUNK:
+            raise UsageError(f"Setting {key}={value(key)} must be a multiple of {STAGE_CHUNK}.")
     groups = config.q_distribution.groups
     for size in config.q_distribution.hidden:
         if size % groups or size < 4 * groups:  # with fewer channels a group's normalised values carry next to nothing
             raise UsageError(
-                f"Setting q_distribution.hidden needs multiples of q_distribution.groups={groups} of at least {4 * groups}, but has {size}."
+                f"Setting q_distribution.hidden needs multiples of q_distribution.groups={groups} of at least {4 * groups}, "
+                f"but has {size}."
             )
     return config

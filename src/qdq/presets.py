@@ -126,7 +126,7 @@ FAST_QDQ: Values = {
     "algorithm.advantage_temperature": (10.0, "ours: docs/results.md"),
     "algorithm.advantage_cap": (20.0, "ours: docs/results.md"),
     "algorithm.value_samples": (0, "ours: speed"),
-    "algorithm.extraction_steps": (20_000, "ours: a start from the recorded returns needs no ramp"),
+    "algorithm.extraction_share": (0.2, "ours: a start from the recorded returns needs no ramp"),
     "algorithm.target_rate": (0.02, "ours: short runs need faster targets"),
     "algorithm.policy_hidden": ((256, 256), "ours: speed"),
     "algorithm.critic_hidden": ((256, 256), "ours: speed"),
@@ -148,7 +148,7 @@ PRESETS: dict[str, Preset] = {
         },
         {
             "qdq": FAST_QDQ
-            | {"quantile.steps": (4_000, "ours: speed"), "algorithm.extraction_steps": (6_000, "ours: speed")}
+            | {"quantile.steps": (4_000, "ours: speed"), "algorithm.extraction_share": (0.4, "ours: speed")}
         },
     ),
     **{f"paper/{task}": _paper(task) for task in TASKS},
@@ -159,10 +159,10 @@ PRESETS: dict[str, Preset] = {
 def resolve_name(preset: str, task: str | None) -> str:
     """The full name of a preset: `paper` and `release` become `paper/TASK` by the dataset's task."""
     if preset in ("paper", "release"):
-        if task is None:
+        if task not in TASKS:
             raise UsageError(
-                f"Preset {preset!r} exists for the paper's tasks only, and this dataset is none of them; "
-                f"choose one explicitly, such as --preset {preset}/hopper-medium, or use --preset fast."
+                f"Preset {preset!r} exists for each of the paper's tasks, and none of them is given; "
+                f"choose one explicitly, such as {preset}/hopper-medium, or use fast."
             )
         preset = f"{preset}/{task}"
     if preset not in PRESETS:
@@ -182,7 +182,10 @@ def build(
     config = replace(configuration.default(algorithm), preset=name)
     sources = {key: configuration.source_of(config, key) for key in configuration.keys(config)}
     chosen = PRESETS[name]
-    layers = (BASELINE_DATA.get(algorithm, {}), chosen.common, chosen.by_algorithm.get(algorithm, {}))
+    maze: Values = {}
+    if task is not None and task.startswith("antmaze-"):  # also under `fast`: what AntMaze's rewards need
+        maze = {"data.reward_shift": ANTMAZE_COMMON["data.reward_shift"]} | (ANTMAZE_IQL if algorithm == "iql" else {})
+    layers = (BASELINE_DATA.get(algorithm, {}), maze, chosen.common, chosen.by_algorithm.get(algorithm, {}))
     for key, (value, source) in (item for layer in layers for item in layer.items()):
         config = configuration.replace(config, key, value)
         sources[key] = source

@@ -76,7 +76,7 @@ def build(dataset: Dataset, config: Config) -> QDataset:
     index = np.concatenate(pieces)
     values = returns[index]
     minimum, maximum = float(values.min()), float(values.max())
-    if maximum - minimum <= 1e-6 * max(1.0, abs(maximum)):
+    if maximum - minimum <= 1e-6 * max(abs(minimum), abs(maximum)):
         raise DataError(
             f"Dataset {dataset.name!r} has the same truncated return {maximum:.6g} everywhere, so no action can be told from "
             "another; check the rewards, or use a longer window (q_dataset.width)."

@@ -35,6 +35,17 @@ def atomic_path(path: Path) -> Iterator[Path]:
         temporary.unlink(missing_ok=True)
 
 
+@contextlib.contextmanager
+def exclusive(path: Path) -> Iterator[None]:
+    """Hold the lock file `path`: another process that asks for it waits until this block ends, however it ends."""
+    import fcntl
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with open(path, "w", encoding="utf-8") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
 def write_bytes(path: Path, content: bytes) -> None:
     """Write `content` atomically."""
     with atomic_path(path) as temporary:

@@ -78,14 +78,15 @@ def choose_rule(
     def spread(rule: Config) -> Array:
         return mean_and_std(distribution, observations, actions, rule)[1]
 
-    coarse, gap = spread(config), 0.0
-    while config.nodes <= LARGEST_QUADRATURE:
+    coarse = spread(config)
+    while True:
         fine = spread(dataclasses.replace(config, nodes=2 * config.nodes))
         gap = float(jnp.sqrt(jnp.mean(jnp.square(coarse - fine)) / jnp.mean(jnp.square(fine))))
         if gap <= config.agreement:
             return config, gap
+        if config.nodes >= LARGEST_QUADRATURE:
+            return dataclasses.replace(config, rule="equal_probability", nodes=FALLBACK_NODES), gap
         config, coarse = dataclasses.replace(config, nodes=2 * config.nodes), fine
-    return dataclasses.replace(config, rule="equal_probability", nodes=FALLBACK_NODES), gap
 
 
 def threshold(uncertainty: Array, beta: float) -> Array:

@@ -27,7 +27,7 @@ TINY_QDQ = (
     "q_distribution.groups=8",
     "quantile.steps=200",
     "algorithm.critic_hidden=32,32",
-    "algorithm.extraction_steps=200",
+    "algorithm.extraction_share=0.5",
     "algorithm.average_rate=0.01",
 )
 
@@ -78,7 +78,7 @@ def test_every_parameter_moves(algorithm: str, tmp_path: Path) -> None:
         probe_dataset(0.3),
         tmp_path,
         400,
-        *(("algorithm.extraction_steps=300",) if algorithm == "qdq" else ()),
+        *(("algorithm.extraction_share=0.75",) if algorithm == "qdq" else ()),
     )
     checkpoints = sorted((run.path / "seed_0" / "checkpoints").glob("*.safetensors"))
     before, after = (storage.load_arrays(path)[0] for path in checkpoints[-2:])

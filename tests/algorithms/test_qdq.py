@@ -137,7 +137,7 @@ def test_two_term_loss_has_the_gradient_of_one_regression() -> None:
 
 def test_extraction_weights_recorded_actions_by_their_advantage() -> None:
     config = qdq.Config(
-        objective="awr", extraction_steps=10, advantage_temperature=2.0, advantage_cap=50.0, value_samples=0
+        objective="awr", extraction_share=1.0, advantage_temperature=2.0, advantage_cap=50.0, value_samples=0
     )
     problem = Problem(2, 1, 10, 0.0, 1.0)
     state = qdq.init(config, problem, jax.random.key(0))

@@ -18,7 +18,7 @@ TINY = (
     "--set", "training.chunk=100", "--set", "training.checkpoint_every=100", "--set", "evaluation.every=100",
     "--set", "training.batch_size=32", "--set", "algorithm.policy_hidden=16,16", "--set", "algorithm.critic_hidden=16,16",
     "--set", "q_distribution.hidden=32,32", "--set", "q_distribution.groups=8", "--set", "quantile.steps=200", "--set", "q_dataset.stride=1",
-    "--set", "algorithm.extraction_steps=100", "--set", "evaluation.episodes=2",
+    "--set", "algorithm.extraction_share=0.5", "--set", "evaluation.episodes=2",
 )  # fmt: skip
 
 
@@ -125,7 +125,7 @@ def test_a_diverged_run_stops_with_code_4_and_keeps_its_checkpoint(probe: Path, 
         "--set",
         "algorithm.critic_learning_rate=1000",
         "--set",
-        "algorithm.extraction_steps=0",
+        "algorithm.extraction_share=0",
         "--name",
         "bad",
         "--steps",

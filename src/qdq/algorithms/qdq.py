@@ -8,7 +8,7 @@
     policy     : -q * Q(s, pi(s)) - entropy_weight * log pi(a | s)                                      Eq. 9
                  or -exp(temperature * advantage) * log pi(a | s)                                       AWR
 
-Before that, for `extraction_steps`, the critics are fitted to the truncated returns of the data and the policy is
+Before that, for `extraction_share` of the run, the critics are fitted to the truncated returns of the data and the policy is
 extracted from them by AWR, with V(s) as baseline: a start from the Q dataset instead of from nothing.
 """
 
@@ -50,7 +50,9 @@ class Config:
     value_samples: int = setting(
         30, "AWR: target-policy actions averaged into V(s); 0 uses the policy's own action", "release"
     )
-    extraction_steps: int = setting(0, "first steps: critics fitted to truncated returns, policy extracted from them")
+    extraction_share: float = setting(
+        0.0, "first share of the run: critics fitted to recorded returns, policy extracted from them"
+    )
     discount: float = setting(0.99, "discount per step", PAPER_TABLE_4)
     target_rate: float = setting(0.005, "moving-average rate of the target networks", PAPER_TABLE_4)
     target_noise: float = setting(0.2, "standard deviation of the noise on target actions", PAPER_TABLE_4)
@@ -117,6 +119,11 @@ def init(config: Config, problem: Problem, key: Array) -> State:
         start(critic_optimiser, critics),
         start(critic_optimiser, value),
     )
+
+
+def extraction_steps(config: Config, problem: Problem) -> int:
+    """The number of steps before Q-learning begins."""
+    return round(config.extraction_share * problem.steps)
 
 
 def optimism_limit(alpha: float, discount: float) -> float:
@@ -208,9 +215,9 @@ def advantage(state: State, config: Config, problem: Problem, batch: LoggedTrans
     else:
         baseline = jnp.min(state.critics(batch.observations, state.policy(batch.observations)), axis=0)
     gap = q - baseline
-    if config.extraction_steps > 0:  # before the critics know more than the data: what was recorded against its average
+    if config.extraction_share > 0:  # before the critics know more than the data: what was recorded against its average
         recorded = batch.exact * (batch.returns - jnp.squeeze(state.value(batch.observations), -1))
-        gap = jnp.where(state.number < config.extraction_steps, recorded, gap)
+        gap = jnp.where(state.number <= extraction_steps(config, problem), recorded, gap)
     return gap / (problem.return_std if config.advantage_unit == "return_std" else 1.0)
 
 
@@ -242,10 +249,10 @@ def policy_loss(
     if config.objective == "awr":
         return weighted_regression(policy, state, config, problem, batch, key)
     improved, metrics = q_maximisation(policy, state, config, batch)
-    if config.extraction_steps == 0:
+    if config.extraction_share == 0:
         return improved, metrics
     extracted, more = weighted_regression(policy, state, config, problem, batch, key)
-    loss = jnp.where(state.number < config.extraction_steps, extracted, improved)
+    loss = jnp.where(state.number <= extraction_steps(config, problem), extracted, improved)
     return loss, metrics | more | {"policy_loss": loss}
 
 
@@ -264,20 +271,20 @@ def steps(config: Config, problem: Problem) -> tuple[Step, ...]:
             nothing = jax.eval_shape(bellman)[2]
             return batch.returns, batch.exact, {name: jnp.zeros(()) for name in nothing}
 
-        if config.extraction_steps == 0:
+        if config.extraction_share == 0:
             return bellman()
-        return jax.lax.cond(state.number < config.extraction_steps, recorded, bellman)
+        return jax.lax.cond(state.number < extraction_steps(config, problem), recorded, bellman)
 
     def update_critics(state: State, batch: LoggedTransitions, key: Array) -> tuple[State, Metrics]:
         target, weight, metrics = goal(state, batch, key)
         value, value_state = state.value, state.value_optimiser
-        if config.extraction_steps > 0:
+        if config.extraction_share > 0:
 
             def fit_value() -> tuple[MLP, optax.OptState]:
                 grads = jax.grad(value_loss)(state.value, batch)
                 return descend(critic_optimiser, grads, state.value_optimiser, state.value)
 
-            extracting = state.number < config.extraction_steps
+            extracting = state.number < extraction_steps(config, problem)
             value, value_state = jax.lax.cond(extracting, fit_value, lambda: (state.value, state.value_optimiser))
         grads, more = jax.grad(critic_loss, has_aux=True)(state.critics, batch, target, weight)
         critics, critic_state = descend(critic_optimiser, grads, state.critic_optimiser, state.critics)
@@ -289,13 +296,15 @@ def steps(config: Config, problem: Problem) -> tuple[Step, ...]:
         critic_key, policy_key = jax.random.split(key)
         state, metrics = update_critics(state, batch, critic_key)
         grads, more = jax.grad(policy_loss, has_aux=True)(state.policy, state, config, problem, batch, policy_key)
+        # The average starts as a plain mean, so that it never holds the weights from before training.
+        rate = jnp.maximum(config.average_rate, 2.0 / state.number) if config.average_rate > 0 else 1.0
         policy, policy_state = descend(policy_optimiser, grads, state.policy_optimiser, state.policy)
         new = (
             policy,
             policy_state,
             moving_average(state.target_policy, policy, config.target_rate),
             moving_average(state.target_critics, state.critics, config.target_rate),
-            moving_average(state.average_policy, policy, config.average_rate if config.average_rate > 0 else 1.0),
+            moving_average(state.average_policy, policy, rate),
         )
         state = eqx.tree_at(
             lambda s: (s.policy, s.policy_optimiser, s.target_policy, s.target_critics, s.average_policy), state, new

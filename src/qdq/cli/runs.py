@@ -60,7 +60,7 @@ def _print_result(run: Any) -> None:
     console = Console(highlight=False)
     if result["score"] is None and result["dataset"]["behaviour_score"] is None:
         console.print(f"Trained without a score: dataset {result['dataset']['name']!r} names no environment.")
-        console.print(f"Everything is in {run.path}", soft_wrap=True)
+        console.print(f"Everything is in {run.path}", soft_wrap=True, markup=False)
         return
     table = Table(title=f"{result['dataset']['name']}, {result['steps']:,} steps, {result['score_unit']}")
     for column in ("policy", "mean", "std", "IQM", "95 % interval", "seeds"):
@@ -78,7 +78,7 @@ def _print_result(run: Any) -> None:
             result["algorithm"], f"{score['mean']:.1f}", spread, f"{score['iqm']:.1f}", interval, str(score["seeds"])
         )
     console.print(table)
-    console.print(f"Everything is in {run.path}", soft_wrap=True)
+    console.print(f"Everything is in {run.path}", soft_wrap=True, markup=False)
 
 
 def evaluate(run: RunArgument, /, episodes: int = 10, seed: int = 0, json: bool = False) -> None:
@@ -103,11 +103,14 @@ def evaluate(run: RunArgument, /, episodes: int = 10, seed: int = 0, json: bool 
     if episodes < 1:
         raise UsageError(f"--episodes must be at least 1, but is {episodes}.")
     opened = qdq.load_run(run)
-    saved = opened.result["dataset"]
-    options = opened.manifest.get("environment_options", {})
-    metadata = Metadata(saved["name"], environment_id=saved["environment_id"], environment_options=options)
+    saved = opened.manifest
+    metadata = Metadata(
+        saved["dataset"],
+        environment_id=saved["environment_id"],
+        environment_options=saved["environment_options"],
+    )
     reference = Reference(**saved["reference"]) if saved["reference"] else None
-    evaluator = Evaluator(metadata, episodes, opened.manifest["observation_size"])
+    evaluator = Evaluator(metadata, episodes, opened.manifest["observation_size"], opened.manifest["action_size"])
     rows = []
     for trained in opened.seeds:
         played = evaluator.play(lambda observations, trained=trained: opened.policy(observations, trained), seed=seed)
@@ -116,7 +119,7 @@ def evaluate(run: RunArgument, /, episodes: int = 10, seed: int = 0, json: bool 
             {
                 "seed": trained,
                 "mean_return": mean,
-                "score": float(reference.score(mean)) if reference else None,
+                "score": float(np.mean(reference.score(played.returns))) if reference else None,
                 "returns": played.returns,
                 "lengths": played.lengths,
             }

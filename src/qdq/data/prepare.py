@@ -30,6 +30,12 @@ def prepare(dataset: Dataset, config: Config) -> Prepared:
     dataset = replace(dataset, rewards=_rewards(dataset, config))
     windows = q_dataset.build(dataset, config.q_dataset)
     returns, exact = q_dataset.truncated_returns(dataset, config.q_dataset.width, config.q_dataset.discount)
+    if getattr(config.algorithm, "extraction_share", 0.0) > 0 and exact.mean() < 0.05:
+        width = max(2, int(np.median(dataset.lengths)) // 2)
+        raise DataError(
+            f"Dataset {dataset.name!r} has episodes that are cut by a time limit before a window of {config.q_dataset.width} "
+            f"steps is full; use a shorter one, such as --set q_dataset.width={width}."
+        )
     size = dataset.observation_size
     normaliser = (
         normalisers.standard(dataset.observations) if config.data.normalise_states else normalisers.identity(size)

@@ -47,7 +47,7 @@ def make_environment(metadata: Metadata) -> Any:
 class Evaluator:
     """A fixed set of environments that plays `episodes` episodes at a time."""
 
-    def __init__(self, metadata: Metadata, episodes: int, observation_size: int):
+    def __init__(self, metadata: Metadata, episodes: int, observation_size: int, action_size: int):
         self.environments = [make_environment(metadata) for _ in range(episodes)]
         self.observation_size = observation_size
         self.layout = layout_of(self.environments[0].observation_space)
@@ -56,6 +56,13 @@ class Evaluator:
             raise DataError(
                 f"Environment {metadata.environment_id!r} has observations of size {found}, but dataset {metadata.name!r} has "
                 f"{observation_size}; it was recorded in another environment or version."
+            )
+
+        actions = self.environments[0].action_space.shape
+        if actions != (action_size,):
+            raise DataError(
+                f"Environment {metadata.environment_id!r} takes actions of shape {actions}, but dataset {metadata.name!r} has "
+                f"actions of size {action_size}; it was recorded in another environment or version."
             )
 
     def play(self, act: Act, seed: int) -> Episodes:

@@ -65,7 +65,7 @@ def _learned_std() -> float:
 
 
 def _environment() -> str:
-    evaluator = Evaluator(Metadata("self-test", environment_id="Hopper-v4"), 1, 11)
+    evaluator = Evaluator(Metadata("self-test", environment_id="Hopper-v4"), 1, 11, 3)
     episodes = evaluator.play(lambda observations: np.zeros((1, 3), np.float32), seed=0)
     evaluator.close()
     return f"Hopper-v4: an episode of {episodes.lengths[0]} steps without action, return {episodes.returns[0]:.1f}"

@@ -101,7 +101,7 @@ class Live:
             self.progress = None
 
     def line(self, text: str) -> None:
-        self.console.print(text, highlight=False)
+        self.console.print(text, highlight=False, markup=False)
 
 
 def describe(metrics: Metrics) -> str:

@@ -47,7 +47,8 @@ class Guard:
         if mean is None:
             return
         self.settled = self.settled or mean >= self.low
-        outside = mean > self.high or (self.settled and mean < self.low)
+        floor = self.low if self.settled else min(self.low, -0.1 * (self.high - self.low))
+        outside = mean > self.high or mean < floor
         metrics["q_warning"] = float(outside)
         if outside and not self.warnings:
             self.warnings.append(
@@ -120,7 +121,7 @@ class Checkpoints:
         metadata = {"step": str(step), "config_hash": self.config_hash}
         storage.save_pytree(self.directory / f"step_{step:09d}.safetensors", state, metadata)
         for old in self.files()[:-CHECKPOINTS_KEPT]:
-            old.unlink()
+            old.unlink(missing_ok=True)
 
     def files(self) -> list[Path]:
         """Checkpoints from the oldest to the newest."""
@@ -168,8 +169,8 @@ def _parse(line: str) -> dict[str, Any] | None:
 class Interrupt:
     """Ctrl-C asks for a stop; the request is obeyed after the current chunk, when the state can be saved."""
 
-    def __init__(self, save: Callable[[int, Any], None]):
-        self.save = save
+    def __init__(self, save: Callable[[int, Any], None], advice: str = "go on with --resume"):
+        self.save, self.advice = save, advice
         self.requested = False
         self._previous: Any = None
 
@@ -190,4 +191,4 @@ class Interrupt:
     def __call__(self, step: int, state: Any, metrics: Metrics) -> None:
         if self.requested:
             self.save(step, state)
-            raise InterruptedRun(f"Interrupted at step {step}; everything up to here is saved, go on with --resume.")
+            raise InterruptedRun(f"Interrupted at step {step}; everything up to here is saved, {self.advice}.")

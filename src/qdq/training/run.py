@@ -75,17 +75,23 @@ def execute(
     }
     evaluator = None
     if evaluate and dataset.metadata.environment_id is not None:
-        evaluator = Evaluator(dataset.metadata, config.evaluation.episodes, dataset.observation_size)
+        evaluator = Evaluator(
+            dataset.metadata, config.evaluation.episodes, dataset.observation_size, dataset.action_size
+        )
     if fresh:  # only now: what is wrong with the request has shown itself, and nothing is left half-written
         _create_folder(out, config, dataset, seeds)
     distribution, rule = None, config.uncertainty
     if config.algorithm_name in algorithms.USES_Q_DISTRIBUTION and getattr(config.algorithm, "penalty", "") != "none":
-        artefact = stages.learn_distribution(prepared, dataset.sha256, config, display)
-        timings |= artefact.manifest["stages"]
-        distribution, rule = _adopt(artefact, prepared, config, out, display)
+        if not (out / "q_distribution" / "rule.json").exists():
+            _adopt(stages.learn_distribution(prepared, dataset.sha256, config, display), prepared, config, out, display)
+        distribution, rule, manifest = load_adopted(out, config, dataset.observation_size, dataset.action_size)
+        timings |= manifest["stages"]
     problem = _problem(prepared, config, distribution, rule)
     shared = Stage(dataset, config, prepared, problem, distribution)
-    outcomes = [_run_seed(shared, seed, out / f"seed_{seed}", evaluator, display) for seed in seeds]
+    for seed in seeds:
+        _run_seed(shared, seed, out / f"seed_{seed}", evaluator, display)
+    # Also seeds of an earlier call: the result tells of everything that is finished in this folder.
+    outcomes = sorted((storage.read_json(path) for path in out.glob("seed_*/outcome.json")), key=lambda o: o["seed"])
     if evaluator is not None:
         evaluator.close()
     result = _result(shared, outcomes, timings)
@@ -103,6 +109,8 @@ def _check_folder(out: Path, config: Config, dataset: Dataset, resume: bool) -> 
         return True
     if not resume:
         raise UsageError(f"{out} exists already; add --resume to go on with it, or choose another --name or --out.")
+    if {path.name for path in out.iterdir()} == {"config.json"}:  # stopped in its very first moment
+        return True
     saved, identity = storage.read_json(out / "manifest.json"), _identity(config, dataset)
     if saved.get("dataset_sha256") != identity["dataset_sha256"]:
         raise UsageError(
@@ -124,6 +132,7 @@ def _create_folder(out: Path, config: Config, dataset: Dataset, seeds: list[int]
         "dataset": dataset.name,
         "environment_id": dataset.metadata.environment_id,
         "environment_options": dataset.metadata.environment_options,
+        "reference": dataclasses.asdict(dataset.metadata.reference) if dataset.metadata.reference else None,
         "observation_size": dataset.observation_size,
         "action_size": dataset.action_size,
         "seeds": seeds,
@@ -149,18 +158,14 @@ def _difference(old: dict[str, Any], new: dict[str, Any]) -> str:
     return "an unknown setting"
 
 
-def _adopt(
-    artefact: stages.Artefact, prepared: Prepared, config: Config, out: Path, display: Display
-) -> tuple[QDistribution, uncertainty.Config]:
+def _adopt(artefact: stages.Artefact, prepared: Prepared, config: Config, out: Path, display: Display) -> None:
     """Copy the Q distribution into the run folder, so that the folder can be moved, and settle how H is computed."""
-    dataset = prepared.dataset
     folder = out / "q_distribution"
     for name in ("model.safetensors", "manifest.json", "config.json", "metrics.csv"):
         with storage.atomic_path(folder / name) as temporary:
             shutil.copyfile(artefact.path / name, temporary)
-    distribution = stages.load_distribution(
-        folder / "model.safetensors", config, dataset.observation_size, dataset.action_size, artefact.manifest
-    )
+    sizes = prepared.dataset.observation_size, prepared.dataset.action_size
+    distribution = stages.load_distribution(folder / "model.safetensors", config, *sizes, artefact.manifest)
     rule, gap = stages.choose_uncertainty_rule(distribution, prepared, config)
     if rule != config.uncertainty:
         name = "quadrature" if rule.rule == "gauss_hermite" else "equal-probability"
@@ -169,8 +174,18 @@ def _adopt(
         )
     quantiles = stages.recorded_uncertainty(distribution, prepared, rule)
     content = {**dataclasses.asdict(rule), "quadrature_gap": gap, "recorded_uncertainty_percentiles": quantiles}
-    storage.write_json(folder / "rule.json", content)
-    return distribution, rule
+    storage.write_json(folder / "rule.json", content)  # last: its presence means that the folder is complete
+
+
+def load_adopted(
+    out: Path, config: Config, observation_size: int, action_size: int
+) -> tuple[QDistribution, uncertainty.Config, dict[str, Any]]:
+    """The Q distribution of a run folder, how H is computed for it, and its manifest."""
+    folder = out / "q_distribution"
+    manifest, saved = storage.read_json(folder / "manifest.json"), storage.read_json(folder / "rule.json")
+    model = folder / "model.safetensors"
+    distribution = stages.load_distribution(model, config, observation_size, action_size, manifest)
+    return distribution, uncertainty.Config(saved["rule"], saved["nodes"], saved["samples"]), manifest
 
 
 def _problem(
@@ -188,12 +203,12 @@ def _problem(
     )
 
 
-def _run_seed(shared: Stage, seed: int, folder: Path, evaluator: Evaluator | None, display: Display) -> dict[str, Any]:
-    """Train and evaluate one seed, or go on with it; returns its part of the result."""
+def _run_seed(shared: Stage, seed: int, folder: Path, evaluator: Evaluator | None, display: Display) -> None:
+    """Train and evaluate one seed, or go on with it, and write its part of the result."""
     config, problem = shared.config, shared.problem
     if (folder / "outcome.json").exists():
         display.line(f"seed {seed}: finished before")
-        return storage.read_json(folder / "outcome.json")
+        return
     algorithm = algorithms.get(config.algorithm_name)
     key = jax.random.key(seed)
     initialise = jax.jit(lambda key: algorithm.init(config.algorithm, problem, key))
@@ -201,17 +216,36 @@ def _run_seed(shared: Stage, seed: int, folder: Path, evaluator: Evaluator | Non
     config_hash = storage.content_hash(config.to_dict())
     checkpoints = Checkpoints(folder / "checkpoints", config_hash, config.training.checkpoint_every)
     first, state = checkpoints.restore(state)
+    if first == 0 and checkpoints.files():
+        display.line(f"seed {seed}: no checkpoint in {folder} can be read, so it starts anew")
     evaluations = JsonLines(folder / "evaluations.jsonl", first)
     guard = _guard(shared)
+    before = storage.read_json(folder / "progress.json") if first and (folder / "progress.json").exists() else {}
+    guard.warnings += before.get("warnings", [])
     events = TensorBoardLog(folder / "tensorboard")
     reference = shared.dataset.metadata.reference
-    evaluation_seconds = 0.0
+    began = time.monotonic() - before.get("seconds", 0.0)
+    evaluation_seconds = before.get("evaluation_seconds", 0.0)
+
+    def save(step: int, state: Any) -> None:
+        checkpoints.save(step, state)
+        progress = {
+            "step": step,
+            "seconds": time.monotonic() - began,
+            "evaluation_seconds": evaluation_seconds,
+            "warnings": guard.warnings,
+        }
+        storage.write_json(folder / "progress.json", progress)
+
+    def checkpoint(step: int, state: Any, metrics: dict[str, float]) -> None:
+        if step % config.training.checkpoint_every == 0:
+            save(step, state)
 
     def evaluate(step: int, state: Any, metrics: dict[str, float]) -> None:
         nonlocal evaluation_seconds
         if evaluator is None or (step % config.evaluation.every and step != config.training.steps):
             return
-        began = time.monotonic()
+        started = time.monotonic()
         policy = _deploy(algorithm.policy(state), shared.prepared)
         episodes = evaluator.play(
             lambda observations: np.asarray(policy(jnp.asarray(observations))), seed=1_000_000 * (seed + 1) + step
@@ -220,12 +254,11 @@ def _run_seed(shared: Stage, seed: int, folder: Path, evaluator: Evaluator | Non
         mean = float(np.mean(scores if scores is not None else episodes.returns))
         evaluations.append({"step": step, "score": mean, **dataclasses.asdict(episodes), "scores": scores})
         events(step, None, {"score": mean})
-        evaluation_seconds += time.monotonic() - began
+        evaluation_seconds += time.monotonic() - started
         display.score(f"score {mean:.1f}" if reference else f"return {mean:.1f}")
 
-    began = time.monotonic()
     display.begin(f"{config.algorithm_name} seed {seed}", config.training.steps, first)
-    with Interrupt(checkpoints.save) as interrupt:
+    with Interrupt(save) as interrupt:
         try:
             state = train(
                 algorithm.steps(config.algorithm, problem),
@@ -241,7 +274,7 @@ def _run_seed(shared: Stage, seed: int, folder: Path, evaluator: Evaluator | Non
                     CsvLog(folder / "metrics.csv", first),
                     events,
                     evaluate,
-                    checkpoints,
+                    checkpoint,
                     interrupt,
                     lambda step, state, metrics: display.update(step, metrics),
                 ],
@@ -250,7 +283,7 @@ def _run_seed(shared: Stage, seed: int, folder: Path, evaluator: Evaluator | Non
             display.end()
             events.close()
     seconds = time.monotonic() - began
-    checkpoints.save(config.training.steps, state)
+    save(config.training.steps, state)
     storage.save_pytree(folder / "policy.safetensors", _deploy(algorithm.policy(state), shared.prepared))
     outcome = {
         "seed": seed,
@@ -259,14 +292,13 @@ def _run_seed(shared: Stage, seed: int, folder: Path, evaluator: Evaluator | Non
         "warnings": guard.warnings,
         "seconds": seconds,
         "evaluation_seconds": evaluation_seconds,
-        "steps_per_second": (config.training.steps - first) / max(seconds - evaluation_seconds, 1e-9),
+        "steps_per_second": config.training.steps / max(seconds - evaluation_seconds, 1e-9),
     }
     storage.write_json(folder / "outcome.json", outcome)
     if outcome["final_score"] is not None:
         display.line(f"seed {seed}: final score {outcome['final_score']:.1f}")
     for warning in guard.warnings:
         display.line(f"seed {seed}: warning: {warning}")
-    return outcome
 
 
 def final_score(evaluations: list[dict[str, Any]], last: int) -> float | None:

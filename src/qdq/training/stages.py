@@ -18,7 +18,7 @@ import numpy as np
 
 from qdq import consistency, diffusion, quantile, storage, uncertainty
 from qdq import q_distribution as q_distribution_module
-from qdq.config import Config
+from qdq.config import STAGE_CHUNK, Config
 from qdq.data.batches import LoggedTransitions
 from qdq.data.prepare import Prepared
 from qdq.errors import UsageError
@@ -31,9 +31,8 @@ from qdq.training.hooks import Checkpoints, CsvLog, Guard, Interrupt
 from qdq.training.loop import train
 from qdq.training.versions import versions
 
-FORMAT = 1
+FORMAT = 2
 STAGE_KEYS = {"initialise": 0, "diffusion": 1, "consistency": 2, "quantile": 3}
-CHUNK = 200
 CHECKPOINT_EVERY = 10_000
 
 
@@ -82,6 +81,22 @@ def _train_stage(
     identity = _identity(stage, prepared, source_hash, config, upstream.hash if upstream else None)
     digest = storage.content_hash(identity)
     path = storage.cache_directory() / "stages" / stage / digest[:24]
+    with storage.exclusive(path.with_suffix(".lock")):  # a second run that needs the same artefact waits for this one
+        return _find_or_train(stage, module, start_network, prepared, config, display, upstream, identity, path)
+
+
+def _find_or_train(
+    stage: str,
+    module: ModuleType,
+    start_network: ConditionalScalar,
+    prepared: Prepared,
+    config: Config,
+    display: Display,
+    upstream: Artefact | None,
+    identity: dict[str, Any],
+    path: Path,
+) -> Artefact:
+    digest = storage.content_hash(identity)
     if (path / "manifest.json").exists():
         manifest = storage.read_json(path / "manifest.json")
         if manifest["identity"] != identity:
@@ -89,15 +104,13 @@ def _train_stage(
         display.line(f"{stage}: found, trained before on the same data with the same settings")
         return Artefact(stage, path, manifest)
     settings = getattr(config, stage)
-    if settings.steps % CHUNK:
-        raise UsageError(f"Setting {stage}.steps must be a multiple of {CHUNK}, but is {settings.steps}.")
     state = module.init(settings, start_network)
     checkpoints = Checkpoints(path / "checkpoints", digest, CHECKPOINT_EVERY)
     first, state = checkpoints.restore(state)
     guard = Guard(stage, prepared.windows.minimum, prepared.windows.maximum, 1.0, 0.99)
     began = time.monotonic()
     display.begin(stage, settings.steps, first)
-    with Interrupt(checkpoints.save) as interrupt:
+    with Interrupt(checkpoints.save, "go on with the same command") as interrupt:
         try:
             hooks = [
                 guard,
@@ -114,7 +127,7 @@ def _train_stage(
                 batch_size=settings.batch_size,
                 start=first,
                 stop=settings.steps,
-                chunk=CHUNK,
+                chunk=STAGE_CHUNK,
                 hooks=hooks,
             )
         finally:
