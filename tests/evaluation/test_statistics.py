@@ -32,6 +32,8 @@ def test_summary_by_hand() -> None:
     assert made["mean"] == pytest.approx(20.0)
     assert made["std"] == pytest.approx(10.0)
     assert made["iqm"] == pytest.approx(20.0)
+    assert made["interval_95"] is not None
+    assert statistics.summary([5.0])["interval_95"] is None
 
 
 def test_scores_are_0_to_100() -> None:

@@ -11,8 +11,9 @@ def list_datasets() -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from qdq.data.factory import CATALOGUE, dataset_id
+    from qdq.data.factory import CATALOGUE, FAMILIES, dataset_id
     from qdq.data.minari_format import installed
+    from qdq.online.snapshots import snapshot_path
     from qdq.storage import cache_directory
 
     present = installed()
@@ -20,7 +21,10 @@ def list_datasets() -> None:
     for heading in ("name", "state", "what it is"):
         table.add_column(heading)
     for name, description in CATALOGUE.items():
-        table.add_row(name, "made" if dataset_id(name) in present else "can be made", description)
+        family, _, level = name.partition("-")
+        possible = family not in FAMILIES or level == "random" or snapshot_path(family).exists()
+        state = "made" if dataset_id(name) in present else "can be made" if possible else "needs qdq snapshots"
+        table.add_row(name, state, description)
     made = {dataset_id(name) for name in CATALOGUE}
     for identifier in present:
         if identifier not in made:

@@ -70,10 +70,10 @@ def _print_result(run: Any) -> None:
         table.add_row("behaviour (the data)", f"{behaviour:.1f}", "", "", "", "")
     score = result["score"]
     if score is not None:
-        low, high = score["interval_95"]
-        single = score["seeds"] == 1
-        interval = "needs more seeds" if single else f"{low:.1f} to {high:.1f}"
-        spread = "" if single else f"{score['std']:.1f}"
+        interval, spread = "needs more seeds", ""
+        if score["interval_95"] is not None:
+            low, high = score["interval_95"]
+            interval, spread = f"{low:.1f} to {high:.1f}", f"{score['std']:.1f}"
         table.add_row(
             result["algorithm"], f"{score['mean']:.1f}", spread, f"{score['iqm']:.1f}", interval, str(score["seeds"])
         )

@@ -28,13 +28,13 @@ def bootstrap_interval(scores: np.ndarray, confidence: float = 0.95, seed: int =
     return float(low), float(high)
 
 
-def summary(scores: list[float]) -> dict[str, float | list[float] | int]:
-    """Mean, standard deviation, interquartile mean and its 95 % interval over seeds."""
+def summary(scores: list[float]) -> dict[str, float | list[float] | int | None]:
+    """Mean, standard deviation, interquartile mean and its 95 % interval over seeds; a single seed has no spread."""
     values = np.asarray(scores, np.float64)
     return {
         "seeds": len(scores),
         "mean": float(values.mean()),
-        "std": float(values.std(ddof=1)) if len(scores) > 1 else 0.0,
+        "std": float(values.std(ddof=1)) if len(scores) > 1 else None,
         "iqm": interquartile_mean(values),
-        "interval_95": list(bootstrap_interval(values)),
+        "interval_95": list(bootstrap_interval(values)) if len(scores) > 1 else None,
     }

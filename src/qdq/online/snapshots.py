@@ -188,13 +188,18 @@ def pack_snapshots(run: Path, path: Path, report: Callable[[str], None] = print)
     return read_snapshot_set(path)
 
 
+def snapshot_path(family: str) -> Path:
+    """Where the packed snapshots of a family are looked for."""
+    folder = os.environ.get("QDQ_SNAPSHOTS")
+    shipped = Path(__file__).parents[1] / "data" / "snapshots"
+    return (Path(folder).expanduser() if folder else shipped) / f"{family}.safetensors"
+
+
 def load_snapshots(family: str) -> SnapshotSet:
     """The packed snapshots of hopper, halfcheetah or walker2d, from QDQ_SNAPSHOTS if set, else as shipped."""
     if family not in RECIPES:
         raise UsageError(f"There are no snapshots for {family!r}; {suggest(family, tuple(RECIPES))}")
-    folder = os.environ.get("QDQ_SNAPSHOTS")
-    shipped = Path(__file__).parents[1] / "data" / "snapshots"
-    path = (Path(folder).expanduser() if folder else shipped) / f"{family}.safetensors"
+    path = snapshot_path(family)
     if not path.exists():
         raise DataError(f"{path} does not exist; make it with `qdq snapshots`, and point QDQ_SNAPSHOTS at its folder.")
     return read_snapshot_set(path)
