@@ -42,4 +42,4 @@ def test_scores_are_0_to_100() -> None:
     assert reference.score(-20.272305) == pytest.approx(0.0)
     assert reference.score(3234.3) == pytest.approx(100.0)
     assert d4rl_reference("CartPole-v1") is None
-    assert Reference(0.0, 1.0, "success").score(0.5) == pytest.approx(50.0)
+    assert Reference(0.0, 1.0, "success").score([0.0, 7.0]).tolist() == [0.0, 100.0]
