@@ -8,6 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import settings
+
+# The same examples every time, so that a red suite means a changed program and can be had again.
+settings.register_profile("repeatable", derandomize=True)
+settings.load_profile("repeatable")
 
 # Compiled programs are shared by all tests and workers of one session: most tests compile the same few shapes.
 SESSION = os.environ.setdefault("QDQ_TEST_SESSION", str(os.getpid()))  # inherited by the workers

@@ -19,7 +19,7 @@ from tests.probes import KnownDistribution, grid_points
 NETWORK = ConditionalScalar(1, 1, (64, 64), jax.random.key(0), fourier_scale=1.0, groups=8)
 
 
-@given(st.floats(-3, 3), st.floats(-1, 1), st.floats(-1, 1))
+@given(*(st.floats(-size, size, allow_subnormal=False) for size in (3, 1, 1)))  # XLA flushes subnormal numbers to zero
 @settings(max_examples=30, deadline=None)
 def test_boundary_condition_is_exact(x: float, s: float, a: float) -> None:
     value = consistency.consistency_function(
