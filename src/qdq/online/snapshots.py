@@ -42,7 +42,7 @@ class Recipe:
 
 
 RECIPES = {
-    # Hopper stays in a lunge-and-fall optimum with the default exploration, whatever the seed we tried.
+    # With the default exploration our run of seed 1 stayed in a lunge-and-fall optimum (score 22) from 130k to 540k steps.
     "hopper": Recipe(
         "Hopper-v4", 2, 320_000, 10_000, updates_per_block=200, algorithm_settings={"entropy_per_dimension": -0.5}
     ),
