@@ -20,6 +20,7 @@ from jax import Array
 from qdq.data.batches import Transitions
 from qdq.networks import Critics, TanhGaussianPolicy, copy, moving_average
 from qdq.training.loop import Metrics, Step
+from qdq.training.optimiser import descend, start
 
 
 @dataclass(frozen=True)
@@ -67,9 +68,9 @@ def init(config: Config, observation_size: int, action_size: int, key: Array) ->
         critics,
         copy(critics),
         log_temperature,
-        policy_optimiser.init(policy),  # type: ignore[arg-type]
-        critic_optimiser.init(critics),  # type: ignore[arg-type]
-        critic_optimiser.init(log_temperature),
+        start(policy_optimiser, policy),
+        start(critic_optimiser, critics),
+        start(critic_optimiser, log_temperature),
     )
 
 
@@ -101,22 +102,21 @@ def steps(config: Config, action_size: int) -> tuple[Step, ...]:
     def step(state: State, batch: Transitions, key: Array) -> tuple[State, Metrics]:
         critic_key, policy_key = jax.random.split(key)
         grads, metrics = jax.grad(critic_loss, has_aux=True)(state.critics, state, config, batch, critic_key)
-        updates, critic_state = critic_optimiser.update(grads, state.critic_optimiser)
-        critics = optax.apply_updates(state.critics, updates)  # type: ignore[arg-type]
+        critics, critic_state = descend(critic_optimiser, grads, state.critic_optimiser, state.critics)
         state = eqx.tree_at(lambda s: (s.critics, s.critic_optimiser), state, (critics, critic_state))
 
         grads, more = jax.grad(policy_loss, has_aux=True)(state.policy, state, batch, policy_key)
-        updates, policy_state = policy_optimiser.update(grads, state.policy_optimiser)
-        policy = optax.apply_updates(state.policy, updates)  # type: ignore[arg-type]
+        policy, policy_state = descend(policy_optimiser, grads, state.policy_optimiser, state.policy)
 
         gradient = jnp.exp(state.log_temperature) * (more["entropy"] - config.entropy_per_dimension * action_size)
-        updates, temperature_state = critic_optimiser.update(gradient, state.temperature_optimiser)
-        log_temperature = optax.apply_updates(state.log_temperature, updates)
+        log_temperature, temperature_state = descend(
+            critic_optimiser, gradient, state.temperature_optimiser, state.log_temperature
+        )
         state = State(
-            policy,  # type: ignore[arg-type]
+            policy,
             state.critics,
             moving_average(state.target_critics, state.critics, config.target_rate),
-            log_temperature,  # type: ignore[arg-type]
+            log_temperature,
             policy_state,
             state.critic_optimiser,
             temperature_state,

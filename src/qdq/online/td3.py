@@ -21,6 +21,7 @@ from jax import Array
 from qdq.data.batches import Transitions
 from qdq.networks import Critics, DeterministicPolicy, copy, moving_average
 from qdq.training.loop import Metrics, Step
+from qdq.training.optimiser import descend, start
 
 
 @dataclass(frozen=True)
@@ -67,8 +68,8 @@ def init(config: Config, observation_size: int, action_size: int, key: Array) ->
         critics,
         copy(policy),
         copy(critics),
-        policy_optimiser.init(policy),  # type: ignore[arg-type]
-        critic_optimiser.init(critics),  # type: ignore[arg-type]
+        start(policy_optimiser, policy),
+        start(critic_optimiser, critics),
     )
 
 
@@ -103,15 +104,13 @@ def steps(config: Config, action_size: int) -> tuple[Step, ...]:
 
     def critic_step(state: State, batch: Transitions, key: Array) -> tuple[State, Metrics]:
         grads, metrics = jax.grad(critic_loss, has_aux=True)(state.critics, state, config, batch, key)
-        updates, critic_state = critic_optimiser.update(grads, state.critic_optimiser)
-        critics = optax.apply_updates(state.critics, updates)  # type: ignore[arg-type]
+        critics, critic_state = descend(critic_optimiser, grads, state.critic_optimiser, state.critics)
         return eqx.tree_at(lambda s: (s.critics, s.critic_optimiser), state, (critics, critic_state)), metrics
 
     def full_step(state: State, batch: Transitions, key: Array) -> tuple[State, Metrics]:
         state, metrics = critic_step(state, batch, key)
         grads, more = jax.grad(policy_loss, has_aux=True)(state.policy, state, batch)
-        updates, policy_state = policy_optimiser.update(grads, state.policy_optimiser)
-        policy: DeterministicPolicy = optax.apply_updates(state.policy, updates)  # type: ignore[assignment]
+        policy, policy_state = descend(policy_optimiser, grads, state.policy_optimiser, state.policy)
         state = State(
             policy,
             state.critics,
