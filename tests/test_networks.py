@@ -18,6 +18,13 @@ def test_gaussian_log_density_equals_scipy() -> None:
     np.testing.assert_allclose(policy.log_density(observations, actions), expected, rtol=1e-5, atol=1e-5)
 
 
+def test_mish_and_its_slope_equal_the_definition() -> None:
+    x = jnp.linspace(-60.0, 60.0, 4001)
+    np.testing.assert_allclose(networks.mish(x), x * jnp.tanh(jax.nn.softplus(x)), rtol=1e-5, atol=1e-6)
+    slope, expected = (jax.vmap(jax.grad(f))(x) for f in (networks.mish, lambda y: y * jnp.tanh(jax.nn.softplus(y))))
+    np.testing.assert_allclose(slope, expected, rtol=1e-4, atol=1e-5)
+
+
 def test_log_std_has_a_floor() -> None:
     policy = networks.GaussianPolicy(1, 1, (8,), jax.random.key(0))
     policy = eqx.tree_at(lambda p: p.raw_log_std, policy, jnp.array([-50.0]))
