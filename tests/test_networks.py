@@ -4,6 +4,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from scipy import stats
 
 from qdq import networks
@@ -38,6 +39,29 @@ def test_strided_group_norm_equals_group_norm_of_permuted_channels() -> None:
     mean, variance = grouped.mean(axis=1, keepdims=True), grouped.var(axis=1, keepdims=True)
     expected = ((grouped - mean) / np.sqrt(variance + 1e-5)).reshape(4, 64)
     np.testing.assert_allclose(networks.strided_group_norm(x, groups), expected, rtol=2e-4, atol=2e-4)
+
+
+def test_gradient_of_group_norm_equals_the_derived_one() -> None:
+    def derived(x: jax.Array) -> jax.Array:
+        split = x.reshape(6, -1, 8)
+        return jax.vmap(jax.vmap(jax.nn.standardize, -1, -1))(split).reshape(x.shape)
+
+    x, weight = (jax.random.normal(jax.random.key(i), (6, 64)) for i in range(2))
+    expected = jax.grad(lambda x: jnp.sum(weight * derived(x)))(x)
+    found = jax.grad(lambda x: jnp.sum(weight * networks.strided_group_norm(x, 8)))(x)
+    np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize(("samples", "rows"), [(50, 256), (7, 600), (3, 5000), (4, 8)])
+def test_many_samples_in_parts_equal_one_at_a_time(samples: int, rows: int) -> None:
+    network = networks.ConditionalScalar(3, 2, (32, 32), jax.random.key(0), groups=8)
+    s, a = jax.random.normal(jax.random.key(1), (rows, 3)), jax.random.normal(jax.random.key(2), (rows, 2))
+    x, level = jax.random.normal(jax.random.key(3), (samples, rows)), jnp.asarray(0.3)
+    together = network(s, a, x, level)
+    for i in (0, samples - 1):
+        np.testing.assert_allclose(together[i], network(s, a, x[i], level), rtol=1e-4, atol=1e-5)
+    shared = network(s, a, x[:, :1], level)  # the same samples for every row
+    np.testing.assert_allclose(shared[-1], network(s, a, jnp.full(rows, x[-1, 0]), level), rtol=1e-4, atol=1e-5)
 
 
 def test_conditional_scalar_equals_a_plain_concatenation() -> None:

@@ -1,6 +1,8 @@
 """The networks: plain pytrees of arrays (equinox modules) that work on any leading batch dimensions."""
 
+import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import equinox as eqx
@@ -9,6 +11,7 @@ import jax.numpy as jnp
 from jax import Array
 
 LOG_STD_MIN, LOG_STD_MAX = -5.0, 2.0
+LARGEST_PART = 2048  # rows of a network evaluated at once: their activations fit in a processor's cache
 
 
 def mish(x: Array) -> Array:
@@ -47,16 +50,33 @@ def layer_norm(x: Array) -> Array:
     return x * jax.lax.rsqrt(jnp.mean(jnp.square(x), axis=-1, keepdims=True) + 1e-5)
 
 
+@partial(jax.custom_vjp, nondiff_argnums=(1,))
 def strided_group_norm(x: Array, groups: int) -> Array:
     """Group normalisation where channel c belongs to group c mod `groups`.
 
     The usual layout (adjacent channels) is the same function up to a permutation of channels, which a dense layer
-    absorbs; this one reduces over a leading axis, which processors do several times faster.
+    absorbs; this one reduces over a leading axis, which processors do several times faster. Its gradient is written
+    out, because the one derived from the formula passes over the data about twice as often.
     """
+    return _group_norm_forward(x, groups)[0]
+
+
+def _group_norm_forward(x: Array, groups: int) -> tuple[Array, tuple[Array, Array]]:
     split = x.reshape(*x.shape[:-1], -1, groups)
     split = split - jnp.mean(split, axis=-2, keepdims=True)
-    split = split * jax.lax.rsqrt(jnp.mean(jnp.square(split), axis=-2, keepdims=True) + 1e-5)
-    return split.reshape(x.shape)
+    scale = jax.lax.rsqrt(jnp.mean(jnp.square(split), axis=-2, keepdims=True) + 1e-5)
+    normalised = split * scale
+    return normalised.reshape(x.shape), (normalised, scale)
+
+
+def _group_norm_backward(groups: int, saved: tuple[Array, Array], gradient: Array) -> tuple[Array]:
+    normalised, scale = saved
+    split = gradient.reshape(normalised.shape)
+    along = normalised * jnp.mean(split * normalised, axis=-2, keepdims=True)
+    return (((split - jnp.mean(split, axis=-2, keepdims=True) - along) * scale).reshape(gradient.shape),)
+
+
+strided_group_norm.defvjp(_group_norm_forward, _group_norm_backward)
 
 
 class MLP(eqx.Module):
@@ -242,12 +262,26 @@ class ConditionalScalar(eqx.Module):
     def __call__(self, observations: Array, actions: Array, x: Array, noise_level: Array) -> Array:
         condition = jnp.concatenate([observations, actions], axis=-1)
         weight, n = self.first.weight, self.condition_size
-        hidden = condition @ weight[:n] + self.time(noise_level) @ weight[n + 1 :] + self.first.bias
-        hidden = hidden + x[..., None] * weight[n]
-        for layer, gain, shift in zip((*self.body, self.last), self.gains, self.shifts, strict=True):
-            hidden = jax.nn.swish(strided_group_norm(hidden, self.groups) * gain + shift)
-            hidden = layer(hidden)
-        return jnp.squeeze(hidden, axis=-1)
+        common = condition @ weight[:n] + self.time(noise_level) @ weight[n + 1 :] + self.first.bias
+
+        def rest(x: Array) -> Array:
+            hidden = common + x[..., None] * weight[n]
+            for layer, gain, shift in zip((*self.body, self.last), self.gains, self.shifts, strict=True):
+                hidden = jax.nn.swish(strided_group_norm(hidden, self.groups) * gain + shift)
+                hidden = layer(hidden)
+            return jnp.squeeze(hidden, axis=-1)
+
+        shape = jnp.broadcast_shapes(x.shape, common.shape[:-1])
+        parts = _cache_sized_parts(math.prod(shape), x.shape[0] if x.ndim >= common.ndim else 1)
+        if parts == 1:
+            return rest(x)
+        return jax.lax.map(rest, x.reshape(parts, -1, *x.shape[1:])).reshape(shape)
+
+
+def _cache_sized_parts(rows: int, samples: int) -> int:
+    """In how many equal parts to compute many samples per row, so that one part's activations stay in the cache."""
+    divisors = [parts for parts in range(1, samples + 1) if samples % parts == 0]
+    return next((parts for parts in divisors if rows <= parts * LARGEST_PART), divisors[-1])
 
 
 def copy(tree: Any) -> Any:
