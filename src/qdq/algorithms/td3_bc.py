@@ -93,7 +93,7 @@ def policy_loss(
 ) -> tuple[Array, Metrics]:
     """Improvement by the first critic, held near the data by imitation."""
     action = policy(batch.observations)
-    q = critics(batch.observations, action)[0]
+    q = critics.first(batch.observations, action)
     scale = config.q_weight / jax.lax.stop_gradient(jnp.mean(jnp.abs(q)) + 1e-8)
     imitation = jnp.mean(jnp.square(action - batch.actions))
     loss = -scale * jnp.mean(q) + imitation

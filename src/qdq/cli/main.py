@@ -7,7 +7,7 @@ from typing import Any
 
 import tyro
 
-from qdq.cli import data, demo, online, presets, runs, stages
+from qdq.cli import bench, data, demo, online, presets, runs, stages
 from qdq.errors import QDQError
 
 Commands = dict[str, Callable[..., Any]]
@@ -45,6 +45,7 @@ COMMANDS: Commands = {
     "online": online.online,
     "snapshots": online.snapshots,
     "demo": demo.demo,
+    "bench": bench.bench,
     "doctor": presets.doctor,
 }
 

@@ -93,7 +93,7 @@ def critic_loss(
 
 def policy_loss(policy: DeterministicPolicy, state: State, batch: Transitions) -> tuple[Array, Metrics]:
     """Policy improvement on the first critic."""
-    loss = -jnp.mean(state.critics(batch.observations, policy(batch.observations))[0])
+    loss = -jnp.mean(state.critics.first(batch.observations, policy(batch.observations)))
     return loss, {"policy_loss": loss}
 
 

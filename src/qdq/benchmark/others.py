@@ -1,0 +1,95 @@
+"""What is measured besides training steps: evaluation, the Q dataset, data collection, and a second process."""
+
+import contextlib
+import multiprocessing
+import os
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from qdq import q_dataset
+from qdq.benchmark.cases import Case, synthetic_dataset
+from qdq.data.episodes import Metadata
+from qdq.evaluation.rollout import Evaluator
+from qdq.networks import GaussianPolicy
+
+ENVIRONMENT = "HalfCheetah-v4"  # its episodes always last 1000 steps, so both loops below do the same work
+STEPS = 400
+
+
+def evaluation(episodes: int = 10, repeats: int = 3) -> dict[str, Any]:
+    """The step rate of an evaluation beside that of the bare environments with ready-made actions, interleaved."""
+    evaluator = Evaluator(Metadata("bench", environment_id=ENVIRONMENT), episodes, 17, 6)
+    policy = GaussianPolicy(17, 6, (256, 256, 256), jax.random.key(0))
+    act = jax.jit(policy.__call__)
+    actions = np.random.default_rng(0).uniform(-1.0, 1.0, (1000, episodes, 6)).astype(np.float32)
+
+    def bare() -> float:
+        for i, environment in enumerate(evaluator.environments):
+            environment.reset(seed=i)
+        began = time.process_time()
+        for step in range(1000):
+            for i, environment in enumerate(evaluator.environments):
+                environment.step(actions[step, i])
+        return time.process_time() - began
+
+    def real() -> float:
+        began = time.process_time()
+        evaluator.play(lambda observations: np.asarray(act(jnp.asarray(observations))), seed=0)
+        return time.process_time() - began
+
+    real()  # compiles
+    pairs = [(bare(), real()) for _ in range(repeats)]
+    evaluator.close()
+    steps = 1000 * episodes
+    return {
+        "environment": ENVIRONMENT,
+        "episodes": episodes,
+        "bare_steps_per_cpu_second": steps / statistics.median(b for b, _ in pairs),
+        "evaluation_steps_per_cpu_second": steps / statistics.median(r for _, r in pairs),
+        "share_of_bare_rate": statistics.median(b / r for b, r in pairs),
+    }
+
+
+def truncated_returns(transitions: int = 1_000_000) -> dict[str, Any]:
+    """The time of the Q dataset (Eq. 5)."""
+    dataset = synthetic_dataset(11, 3, transitions)
+    began = time.process_time()
+    windows = q_dataset.build(dataset, q_dataset.Config())
+    return {"transitions": transitions, "windows": len(windows.index), "cpu_seconds": time.process_time() - began}
+
+
+def _work(index: int, build: Callable[[], Case], ready: Any, go: Any, results: Any) -> None:
+    with contextlib.suppress(OSError, AttributeError):  # where it is allowed and known: a core of its own
+        os.sched_setaffinity(0, {index % (os.cpu_count() or 1)})
+    case = build()
+    chunk = case.compile(STEPS)
+    state, _ = chunk(case.state, case.data, jax.random.key(0), jnp.asarray(0))
+    jax.block_until_ready(state)
+    ready.release()
+    go.wait()
+    began = time.monotonic()
+    state, _ = chunk(state, case.data, jax.random.key(0), jnp.asarray(STEPS))
+    jax.block_until_ready(state)
+    results.put(STEPS / (time.monotonic() - began))
+
+
+def processes(build: Callable[[], Case], count: int) -> list[float]:
+    """Steps per second of `count` processes that train at the same time, one seed each."""
+    context = multiprocessing.get_context("spawn")
+    ready, go, results = context.Semaphore(0), context.Event(), context.Queue()
+    workers = [context.Process(target=_work, args=(i, build, ready, go, results), daemon=True) for i in range(count)]
+    for worker in workers:
+        worker.start()
+    for _ in workers:
+        ready.acquire()
+    go.set()
+    rates = [results.get() for _ in workers]
+    for worker in workers:
+        worker.join()
+    return rates
