@@ -150,6 +150,21 @@ def test_extraction_weights_recorded_actions_by_their_advantage() -> None:
     assert float(loss) == pytest.approx(expected, rel=1e-5)
 
 
+def test_equation_9_after_extraction_keeps_the_weights_and_adds_q() -> None:
+    config = qdq.Config(extraction_share=0.5, advantage_temperature=2.0, advantage_cap=50.0, q_weight=3.0)
+    problem = Problem(2, 1, 10, 0.0, 1.0)
+    state = qdq.init(config, problem, jax.random.key(0))
+    state = eqx.tree_at(lambda s: s.value, state, lambda observations: jnp.full((*observations.shape[:-1], 1), 1.0))
+    rows = batch([0.0, 0.0], [0.0, 0.0])._replace(returns=jnp.array([2.0, 4.0]))
+    weights = np.minimum(np.exp(2.0 * np.array([1.0, 3.0])), 50.0)
+    likelihood = np.sum(weights * np.asarray(state.policy.log_density(rows.observations, rows.actions))) / weights.sum()
+    q = np.asarray(state.critics(rows.observations, state.policy(rows.observations))).min(axis=0)
+    for number, q_term in ((5, 0.0), (6, 3.0 * np.mean(q) / np.mean(np.abs(q)))):  # extraction lasts five steps
+        now = eqx.tree_at(lambda s: s.number, state, jnp.asarray(number))
+        loss, _ = qdq.policy_loss(now.policy, now, config, problem, rows, jax.random.key(0))
+        assert float(loss) == pytest.approx(-q_term - likelihood, rel=1e-4)
+
+
 def test_optimism_limit_is_the_largest_allowed() -> None:
     for alpha, discount in ((0.99, 0.99), (0.95, 0.99), (0.5, 0.9), (0.999, 0.99)):
         kappa = qdq.optimism_limit(alpha, discount)

@@ -9,7 +9,8 @@
                  or -exp(temperature * advantage) * log pi(a | s)                                       AWR
 
 Before that, for `extraction_share` of the run, the critics are fitted to the truncated returns of the data and the policy is
-extracted from them by AWR, with V(s) as baseline: a start from the Q dataset instead of from nothing.
+extracted from them by AWR, with V(s) as baseline: a start from the Q dataset instead of from nothing. With it, the log
+density in Eq. 9 keeps these weights: actions that did well count for more than actions that did not.
 """
 
 from dataclasses import dataclass
@@ -205,55 +206,58 @@ def value_loss(value: MLP, batch: LoggedTransitions) -> Array:
     return jnp.mean(batch.exact * jnp.square(jnp.squeeze(value(batch.observations), -1) - batch.returns))
 
 
-def advantage(state: State, config: Config, problem: Problem, batch: LoggedTransitions, key: Array) -> Array:
-    """How much better the recorded action is than what the policy does, in units of `advantage_unit`."""
+def recorded_advantage(state: State, batch: LoggedTransitions) -> Array:
+    """How much more was really obtained after the recorded action than on average at its state."""
+    return batch.exact * (batch.returns - jnp.squeeze(state.value(batch.observations), -1))
+
+
+def learned_advantage(state: State, config: Config, batch: LoggedTransitions, key: Array) -> Array:
+    """How much better the critics judge the recorded action than what the policy does."""
     q = jnp.min(state.critics(batch.observations, batch.actions), axis=0)
     if config.value_samples > 0:
         observations = jnp.broadcast_to(batch.observations, (config.value_samples, *batch.observations.shape))
         actions = state.target_policy.sample(observations, key)
-        baseline = jnp.mean(jnp.min(state.critics(observations, actions), axis=0), axis=0)
+        return q - jnp.mean(jnp.min(state.critics(observations, actions), axis=0), axis=0)
+    return q - jnp.min(state.critics(batch.observations, state.policy(batch.observations)), axis=0)
+
+
+def regression_weight(state: State, config: Config, problem: Problem, batch: LoggedTransitions, key: Array) -> Array:
+    """Weight of every recorded action in the policy's log likelihood: exp(temperature * advantage), capped.
+
+    Extraction knows the recorded advantage only; `awr` goes on with the critics' own, `eq9` keeps the recorded one.
+    """
+    if config.extraction_share == 0:
+        if config.objective == "eq9":
+            return jnp.ones_like(batch.rewards)
+        gap = learned_advantage(state, config, batch, key)
+    elif config.objective == "eq9":
+        gap = recorded_advantage(state, batch)
     else:
-        baseline = jnp.min(state.critics(batch.observations, state.policy(batch.observations)), axis=0)
-    gap = q - baseline
-    if config.extraction_share > 0:  # before the critics know more than the data: what was recorded against its average
-        recorded = batch.exact * (batch.returns - jnp.squeeze(state.value(batch.observations), -1))
-        gap = jnp.where(state.number <= extraction_steps(config, problem), recorded, gap)
-    return gap / (problem.return_std if config.advantage_unit == "return_std" else 1.0)
-
-
-def weighted_regression(
-    policy: GaussianPolicy, state: State, config: Config, problem: Problem, batch: LoggedTransitions, key: Array
-) -> tuple[Array, Metrics]:
-    """Advantage-weighted regression on the recorded actions."""
-    weight = jnp.exp(config.advantage_temperature * advantage(state, config, problem, batch, key))
-    weight = jax.lax.stop_gradient(jnp.minimum(weight, config.advantage_cap))
-    loss = -jnp.mean(weight * policy.log_density(batch.observations, batch.actions))
-    return loss, {"policy_loss": loss, "advantage_weight": jnp.mean(weight)}
-
-
-def q_maximisation(
-    policy: GaussianPolicy, state: State, config: Config, batch: LoggedTransitions
-) -> tuple[Array, Metrics]:
-    """Eq. 9: the policy's own Q, and the log density of the recorded actions."""
-    q = jnp.min(state.critics(batch.observations, policy(batch.observations)), axis=0)
-    scale = config.q_weight / jax.lax.stop_gradient(jnp.mean(jnp.abs(q)) + 1e-8) if config.q_weight > 0 else 1.0
-    log_density = jnp.mean(policy.log_density(batch.observations, batch.actions))
-    loss = -jnp.mean(scale * q) - config.entropy_weight * log_density
-    return loss, {"policy_loss": loss, "log_density": log_density}
+        gap = jnp.where(
+            state.number <= extraction_steps(config, problem),
+            recorded_advantage(state, batch),
+            learned_advantage(state, config, batch, key),
+        )
+    unit = problem.return_std if config.advantage_unit == "return_std" else 1.0
+    return jnp.minimum(jnp.exp(config.advantage_temperature * gap / unit), config.advantage_cap)
 
 
 def policy_loss(
     policy: GaussianPolicy, state: State, config: Config, problem: Problem, batch: LoggedTransitions, key: Array
 ) -> tuple[Array, Metrics]:
-    """The chosen objective; extraction always regresses."""
+    """Weighted log likelihood of the recorded actions and, for Eq. 9 after the extraction, the policy's own Q."""
+    weight = jax.lax.stop_gradient(regression_weight(state, config, problem, batch, key))
+    log_density = policy.log_density(batch.observations, batch.actions)
     if config.objective == "awr":
-        return weighted_regression(policy, state, config, problem, batch, key)
-    improved, metrics = q_maximisation(policy, state, config, batch)
-    if config.extraction_share == 0:
-        return improved, metrics
-    extracted, more = weighted_regression(policy, state, config, problem, batch, key)
-    loss = jnp.where(state.number <= extraction_steps(config, problem), extracted, improved)
-    return loss, metrics | more | {"policy_loss": loss}
+        loss = -jnp.mean(weight * log_density)
+        return loss, {"policy_loss": loss, "advantage_weight": jnp.mean(weight)}
+    q = jnp.min(state.critics(batch.observations, policy(batch.observations)), axis=0)
+    scale = config.q_weight / jax.lax.stop_gradient(jnp.mean(jnp.abs(q)) + 1e-8) if config.q_weight > 0 else 1.0
+    if config.extraction_share > 0:
+        scale = jnp.where(state.number <= extraction_steps(config, problem), 0.0, scale)
+    likelihood = jnp.mean(weight * log_density) / jnp.mean(weight)
+    loss = -jnp.mean(scale * q) - config.entropy_weight * likelihood
+    return loss, {"policy_loss": loss, "log_density": jnp.mean(log_density)}
 
 
 def steps(config: Config, problem: Problem) -> tuple[Step, ...]:
