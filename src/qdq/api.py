@@ -18,7 +18,7 @@ from qdq.data.load import load_dataset
 from qdq.errors import DataError, UsageError
 from qdq.normalisers import identity
 from qdq.q_distribution import QDistribution
-from qdq.training.compilation import keep_compiled_programs
+from qdq.training.compilation import configure_jax
 from qdq.training.display import Display, choose
 from qdq.training.run import DeployedPolicy, execute, load_adopted
 from qdq.uncertainty import Config as UncertaintyConfig
@@ -40,7 +40,7 @@ def train(
 ) -> "Run":
     """Run every stage on a dataset and return the finished run, which also lies in the folder `out/name`."""
     data = dataset if isinstance(dataset, Dataset) else load_dataset(dataset)
-    keep_compiled_programs()
+    configure_jax()
     if not seeds:
         raise UsageError("At least one seed is needed.")
     config, _ = presets.build(algorithm, preset, data.metadata.task, tuple(overrides), steps)
@@ -182,4 +182,5 @@ class Run:
 
 def load_run(path: str | Path) -> Run:
     """Open the folder of a finished run."""
+    configure_jax()
     return Run(path)

@@ -13,6 +13,7 @@ from rich.table import Table
 from qdq.benchmark import others
 from qdq.benchmark.cases import SHAPES, Shape, algorithm_case, qdq_case, standard_cases
 from qdq.benchmark.measure import load, measure
+from qdq.training.compilation import configure_jax
 from qdq.training.versions import versions
 
 Report = Callable[[str], None]
@@ -26,6 +27,7 @@ DATASET_SIZES = (10_000, 100_000, 1_000_000, 10_000_000)
 def run(shape_name: str, repeats: int, full: bool, interpreter: Path | None, report: Report) -> dict[str, Any]:
     """Measure everything and return it as plain values."""
     began = time.monotonic()
+    configure_jax()
     shape = Shape(*SHAPES[shape_name])
     before = load()
     content: dict[str, Any] = {"shape": {"name": shape_name, **dataclasses.asdict(shape)}, "repeats": repeats}

@@ -113,7 +113,7 @@ def evaluate(run: RunArgument, /, episodes: int = 10, seed: int = 0, json: bool 
     evaluator = Evaluator(metadata, episodes, opened.manifest["observation_size"], opened.manifest["action_size"])
     rows = []
     for trained in opened.seeds:
-        played = evaluator.play(lambda observations, trained=trained: opened.policy(observations, trained), seed=seed)
+        played = evaluator.play(opened.deployed_policy(trained).actor(), seed=seed)
         mean = float(np.mean(played.returns))
         rows.append(
             {

@@ -59,10 +59,10 @@ def q_dataset(
 
 def _learn(stage: str, dataset: str, preset: str, overrides: tuple[str, ...], columns: Path | None) -> None:
     from qdq.training import stages
-    from qdq.training.compilation import keep_compiled_programs
+    from qdq.training.compilation import configure_jax
     from qdq.training.display import choose
 
-    keep_compiled_programs()
+    configure_jax()
 
     data, config, prepared = _prepare(dataset, preset, overrides, columns)
     artefact = getattr(stages, f"learn_{stage}")(prepared, data.sha256, config, choose())
