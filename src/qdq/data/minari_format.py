@@ -27,6 +27,7 @@ from qdq.data.guard import reading
 from qdq.data.metadata import metadata_from_json, metadata_to_json
 from qdq.data.references import Reference, d4rl_reference
 from qdq.data.specification import environment_of, specification_of
+from qdq.data.tasks import PAPER_TASKS, recognise
 from qdq.errors import DataError, UsageError
 from qdq.storage import read_json
 
@@ -294,7 +295,9 @@ def _describe(path: Path, name: str, header: dict[str, Any], layout: Observation
     }
     if len(layout.parts) > 1:
         details["observation_layout"] = layout.to_json()
-    return Metadata(name, "minari", environment_id, options, None, reference, details)
+    task = recognise(name.replace("/", "-"))
+    paper_task = task.name if task is not None and task.name in PAPER_TASKS else None
+    return Metadata(name, "minari", environment_id, options, paper_task, reference, details)
 
 
 def _first_line(error: Exception) -> str:
