@@ -18,8 +18,8 @@ from qdq.data.minari_format import write_minari
 LOWEST = -(1 - 0.99**200) / 0.01  # a window of 200 rewards of -1
 TINY = (
     "training.chunk=100", "training.checkpoint_every=200", "training.batch_size=64", "evaluation.every=200",
-    "evaluation.episodes=3", "algorithm.policy_hidden=16,16", "algorithm.critic_hidden=16,16", "algorithm.value_samples=3",
-    "q_distribution.hidden=32,32", "q_distribution.groups=8", "diffusion.steps=200", "consistency.steps=200",
+    "evaluation.episodes=3", "algorithm.policy_hidden=16", "algorithm.critic_hidden=16", "algorithm.value_samples=3",
+    "q_distribution.hidden=32", "q_distribution.groups=8", "diffusion.steps=200", "consistency.steps=200",
     "consistency.intervals=40", "uncertainty.samples=8",
 )  # fmt: skip
 
@@ -61,7 +61,6 @@ def point_maze() -> Dataset:
         ("paper/antmaze-large-play", ("algorithm.penalty=signed",), "signed", "awr"),
         ("release/antmaze-umaze", (), "release_antmaze", "awr"),
         ("release/antmaze-umaze-diverse", (), "release_umaze_diverse", "eq9"),
-        ("release/antmaze-large-diverse", (), "release_antmaze", "awr"),
     ],
 )
 def test_antmaze_presets_run_on_point_maze(
