@@ -26,10 +26,10 @@ def random_walk(environment: Any, random: np.random.Generator, seed: int) -> tup
     """The observations and actions of one episode."""
     observation, _ = environment.reset(seed=seed)
     observations, actions = [observation], []
-    truncated = False
+    action, truncated = np.zeros(environment.action_space.shape, np.float32), False
     while not truncated:
         if len(actions) % HOLD == 0:
-            action = random.uniform(-1.0, 1.0, environment.action_space.shape).astype(np.float32)
+            action = random.uniform(-1.0, 1.0, action.shape).astype(np.float32)
         actions.append(action)
         observation, _, _, truncated, _ = environment.step(action)
         observations.append(observation)
@@ -75,7 +75,7 @@ def main() -> None:
     arguments = parser.parse_args()
     write_dataset(arguments.dataset, arguments.episodes, arguments.steps, arguments.seed)
     print(f"Stored in {minari_path(arguments.dataset)}; now try")
-    print(f"qdq train {arguments.dataset} --preset fast --steps 2000 --set evaluation.every=1000")
+    print(f"qdq train {arguments.dataset} --steps 2000 --set evaluation.every=1000 --set quantile.steps=2000")
 
 
 if __name__ == "__main__":

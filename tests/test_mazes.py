@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-
 from examples import ant_maze
+
 from qdq.cli.main import main
 from qdq.data.episodes import Dataset
 from qdq.data.factory import dataset_id, plan_dataset, roll_out_plan
