@@ -42,6 +42,11 @@ class QDataset:
     minimum: float
     maximum: float
 
+    @property
+    def constant(self) -> bool:
+        """Whether all values are the same."""
+        return self.maximum - self.minimum <= 1e-6 * max(abs(self.minimum), abs(self.maximum))
+
 
 def truncated_returns(dataset: Dataset, width: int, discount: float) -> tuple[np.ndarray, np.ndarray]:
     """For every transition its truncated return, and whether that is exact rather than cut by a time limit."""
@@ -61,8 +66,8 @@ def truncated_returns(dataset: Dataset, width: int, discount: float) -> tuple[np
     return returns.astype(np.float32), exact
 
 
-def build(dataset: Dataset, config: Config) -> QDataset:
-    """The Q dataset of `dataset`."""
+def collect(dataset: Dataset, config: Config) -> QDataset:
+    """The windows of `dataset`, whatever their values."""
     returns, exact = truncated_returns(dataset, config.width, config.discount)
     pieces = []
     for start, length in zip(dataset.starts, dataset.lengths, strict=True):
@@ -75,10 +80,15 @@ def build(dataset: Dataset, config: Config) -> QDataset:
         pieces.append(start + offsets)
     index = np.concatenate(pieces)
     values = returns[index]
-    minimum, maximum = float(values.min()), float(values.max())
-    if maximum - minimum <= 1e-6 * max(abs(minimum), abs(maximum)):
+    return QDataset(index, values, float(values.min()), float(values.max()))
+
+
+def build(dataset: Dataset, config: Config) -> QDataset:
+    """The Q dataset of `dataset`: windows that tell actions apart."""
+    windows = collect(dataset, config)
+    if windows.constant:
         raise DataError(
-            f"Dataset {dataset.name!r} has the same truncated return {maximum:.6g} everywhere, so no action can be told from "
-            "another; check the rewards, or use a longer window (q_dataset.width)."
+            f"Dataset {dataset.name!r} has the same truncated return {windows.maximum:.6g} everywhere, so no action can be "
+            "told from another; check the rewards, use a longer window (q_dataset.width), or imitate with --algorithm bc."
         )
-    return QDataset(index, values, minimum, maximum)
+    return windows

@@ -1,5 +1,6 @@
 """One contract for all algorithms: fit, act, save, load, and solve a problem whose answer is known."""
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 import qdq
 from qdq import algorithms, storage
 from qdq.algorithms.problem import Problem
+from qdq.errors import DataError
 from qdq.training.display import Silent
 from tests.probes import probe_dataset
 
@@ -69,6 +71,18 @@ def test_fit_act_save_load(algorithm: str, tmp_path: Path) -> None:
     if algorithm in algorithms.USES_Q_DISTRIBUTION:
         assert moved.uncertainty(observations, actions).shape == (7,)
         assert moved.q_samples(observations, actions, 5).shape == (5, 7)
+
+
+@pytest.mark.parametrize("algorithm", list(algorithms.ALGORITHMS))
+def test_data_without_differences_in_reward(algorithm: str, tmp_path: Path) -> None:
+    """Only what learns from differences between windows refuses data that has none."""
+    data = probe_dataset(0.3)
+    data = dataclasses.replace(data, rewards=np.zeros_like(data.rewards))
+    if algorithm in algorithms.USES_Q_DISTRIBUTION:
+        with pytest.raises(DataError, match="same truncated return"):
+            fit(algorithm, data, tmp_path, 200)
+    else:
+        assert np.isfinite(fit(algorithm, data, tmp_path, 200).policy(states(3))).all()
 
 
 @pytest.mark.parametrize("algorithm", list(algorithms.ALGORITHMS))

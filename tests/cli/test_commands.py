@@ -120,6 +120,13 @@ def test_bad_data_gets_one_sentence(change: str, text: str, tmp_path: Path) -> N
     assert not (tmp_path / "runs").exists()
 
 
+def test_imitation_needs_no_rewards(tmp_path: Path) -> None:
+    np.savez(tmp_path / "plain.npz", **broken("constant"))  # type: ignore[arg-type]
+    shown = qdq("train", "plain.npz", "--algorithm", "bc", "--steps", "200", cwd=tmp_path).stdout
+    assert "Trained without a score" in shown
+    assert (tmp_path / "runs" / "plain-bc-fast" / "seed_0" / "policy.safetensors").exists()
+
+
 def test_a_diverged_run_stops_with_code_4_and_keeps_its_checkpoint(probe: Path, tmp_path: Path) -> None:
     more = (
         "--set",

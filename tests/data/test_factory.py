@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -9,7 +10,16 @@ from safetensors.numpy import save_file
 
 from qdq.data import factory, rollouts
 from qdq.data.factory import CATALOGUE, dataset_id, default_size, make_dataset, plan_dataset, roll_out_plan
-from qdq.data.mazes import POINT_MAZE_OPTIONS, POINT_MAZES, WaypointController, free_cells, next_cells
+from qdq.data.mazes import (
+    ERRANDS,
+    POINT_MAZE_OPTIONS,
+    POINT_MAZES,
+    SPREADS,
+    Errand,
+    WaypointController,
+    free_cells,
+    next_cells,
+)
 from qdq.data.minari_format import read_minari
 from qdq.data.rollouts import Episodes, cut, first_episodes, roll_out
 from qdq.errors import UsageError
@@ -169,16 +179,80 @@ def test_shortest_paths_on_a_small_maze():
     assert path == [(1, 2), (1, 1), (2, 1), (3, 1), (3, 2)]
 
 
+class OnErrand(WaypointController):
+    """A controller whose every episode has the same errand."""
+
+    def __init__(self, maze: Any, errand: Errand):
+        self.always: Errand = errand
+        super().__init__(maze)
+
+    def begin(self, noise: np.random.Generator | None, errand: Errand | None = None) -> None:
+        super().begin(noise, self.always)
+
+
+def maze_episodes(maze: str, errand: Errand, count: int) -> list[Episodes]:
+    environment = make_environment(POINT_MAZES[maze], **POINT_MAZE_OPTIONS)
+    controller, random = OnErrand(environment.unwrapped.maze, errand), np.random.default_rng(0)
+    return [roll_out(environment, controller, random, seed) for seed in range(count)]
+
+
 @pytest.mark.parametrize("maze", list(POINT_MAZES))
 def test_controller_reaches_the_goal_which_is_terminal(maze: str):
-    environment = make_environment(POINT_MAZES[maze], **POINT_MAZE_OPTIONS)
-    controller = WaypointController(environment.unwrapped.maze)
-    random = np.random.default_rng(0)
-    for seed in range(5):
-        episode = roll_out(environment, controller, random, seed)
+    for episode in maze_episodes(maze, "direct", 5):
         assert episode.terminals[-1]
         assert episode.rewards.sum() == 1.0
         assert np.linalg.norm(episode.observations[-1, :2] - episode.observations[-1, 4:]) <= 0.45
+
+
+def test_without_randomness_the_controller_goes_straight_to_the_goal():
+    environment = make_environment(POINT_MAZES["medium"], **POINT_MAZE_OPTIONS)
+    controller = WaypointController(environment.unwrapped.maze)
+    observation, _ = environment.reset(seed=0)
+    steps, terminal = 0, False
+    while not terminal:
+        observation, _, terminal, truncated, _ = environment.step(controller.act(observation, None))
+        steps += 1
+        assert not truncated
+    assert steps < 300
+
+
+def test_a_detour_takes_longer_and_a_wanderer_runs_out_of_time():
+    lengths = {errand: np.mean([len(e.rewards) for e in maze_episodes("umaze", errand, 8)]) for errand in ERRANDS}
+    assert lengths["direct"] < lengths["detour"] < lengths["wandering"]
+    wandering = maze_episodes("umaze", "wandering", 4)
+    for episode in wandering:
+        assert episode.truncations[-1]
+        assert len(episode.rewards) == 300
+        assert not episode.rewards.any()
+    # It moves about, except where the goal bars the only way out of its cell.
+    reach = [np.ptp(episode.observations[:, :2], axis=0).max() for episode in wandering]
+    assert np.median(reach) > 0.75
+
+
+def test_pointmaze_data_is_mixed_in_the_documented_shares():
+    dataset = roll_out_plan(plan_dataset("pointmaze-umaze", 12_000, seed=0), 1)
+    assert dataset.metadata.details["errands"] == ERRANDS
+    assert sum(ERRANDS.values()) == pytest.approx(1.0)
+    assert dataset.behaviour_score is not None
+    # About seventy episodes: within three standard deviations of the share that heads for the goal.
+    assert dataset.behaviour_score == pytest.approx(100 * (1 - ERRANDS["wandering"]), abs=17)
+    final = np.cumsum(dataset.lengths) - 1
+    failed = dataset.truncations[final] & dataset.complete
+    assert (dataset.lengths[failed] == 300).all()
+    assert (dataset.rewards[final][dataset.terminals[final]] == 1.0).all()
+
+
+def test_the_noise_of_an_episode_lies_in_its_range():
+    environment = make_environment(POINT_MAZES["umaze"], **POINT_MAZE_OPTIONS)
+    controller, random = WaypointController(environment.unwrapped.maze), np.random.default_rng(0)
+    drawn = []
+    for _ in range(200):
+        controller.begin(random)
+        drawn.append((controller.errand, controller.spread))
+    assert {errand for errand, _ in drawn} == set(ERRANDS)
+    spreads = np.array([spread for _, spread in drawn])
+    assert SPREADS[0] <= spreads.min() < 0.3
+    assert 0.9 < spreads.max() <= SPREADS[1]
 
 
 def test_pointmaze_metadata_recreates_the_environment():
@@ -186,5 +260,4 @@ def test_pointmaze_metadata_recreates_the_environment():
     assert dataset.metadata.environment_id == "PointMaze_UMaze-v3"
     assert dataset.metadata.environment_options == {"continuing_task": False}
     assert dataset.metadata.details["observation_layout"] == [["observation", 4], ["desired_goal", 2]]
-    assert dataset.behaviour_score == 100.0
     assert factory.CATALOGUE["pointmaze-umaze"].startswith("PointMaze_UMaze-v3")

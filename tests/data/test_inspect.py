@@ -123,6 +123,19 @@ def test_a_cheetah_need_not_terminate(make_rows: Any) -> None:
     assert "no_terminals" in codes(dataset, "note")
 
 
+@pytest.mark.parametrize("environment", ["PointMaze_UMaze-v3", "AntMaze_UMaze-v4"])
+def test_a_maze_need_not_terminate_where_its_task_goes_on(environment: str, make_rows: Any) -> None:
+    """Gymnasium's mazes go on at the goal; those of the factory end there, so data without ends has lost them."""
+    rows = make_rows((50,) * 12, (False,) * 12)
+    for options, level in (
+        ({}, "note"),
+        ({"continuing_task": True}, "note"),
+        ({"continuing_task": False}, "warning"),
+    ):
+        metadata = Metadata(environment_id=environment, environment_options=options)
+        assert "no_terminals" in codes(from_arrays(**rows, metadata=metadata), level)
+
+
 def test_constant_and_duplicate_columns_are_found(make_rows: Any) -> None:
     rows = make_rows()
     for key in ("observations", "next_observations"):

@@ -119,6 +119,22 @@ def test_the_environment_and_its_options_are_recorded() -> None:
     assert (metadata.reference.random, metadata.reference.expert, metadata.reference.origin) == (1.0, 3.0, "Minari")
 
 
+@pytest.mark.parametrize(
+    ("identifier", "environment", "task"),
+    [
+        ("test/hopper/medium-v0", "Hopper-v5", "hopper-medium"),
+        ("test/hopper/medium-v1", "HalfCheetah-v5", None),
+        ("test/hopper/medium-v2", None, None),
+        ("test/hopper/simple-v0", "Hopper-v5", None),
+    ],
+)
+def test_an_id_that_names_a_task_of_the_paper_brings_it_along(
+    identifier: str, environment: str | None, task: str | None
+) -> None:
+    create(identifier, BOX, [episode(6, vectors(6))], env=environment)
+    assert read_minari(identifier).metadata.task == task
+
+
 def test_ends_inside_an_episode_split_it_and_an_open_end_is_a_truncation() -> None:
     create("test/ends-v0", BOX, [episode(6, vectors(6), terminal_at=2), episode(5, vectors(5), truncated=False)])
     dataset = read_minari("test/ends-v0")

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from qdq.errors import DivergedError
-from qdq.training.hooks import Checkpoints, CsvLog, Guard, JsonLines
+from qdq.training.hooks import Checkpoints, CsvLog, Guard, JsonLines, TensorBoardLog
 
 
 def guard() -> Guard:
@@ -38,6 +38,12 @@ def test_guard_lets_q_rise_from_zero_but_not_fall_back() -> None:
     assert "step 9" in watch.warnings[0]
 
 
+def test_guard_has_no_band_where_returns_never_differ() -> None:
+    watch = Guard("td3-bc", q_minimum=0.0, q_maximum=0.0, reward_magnitude=0.0, discount=0.99)
+    watch(1, None, {"q_mean": 0.3, "q_magnitude": 0.5})
+    assert not watch.warnings
+
+
 @pytest.mark.parametrize(
     "metrics", [{"critic_loss": float("nan")}, {"policy_loss": float("inf")}, {"q_magnitude": 601.0}]
 )
@@ -57,6 +63,30 @@ def test_csv_drops_rows_after_the_point_of_resuming(tmp_path: Path) -> None:
     assert lines[0] == "step,loss"
     assert [line.split(",")[0] for line in lines[1:]] == ["10", "20", "30"]
     assert lines[-1] == "30,1"
+
+
+def scalars(directory: Path) -> list[tuple[int, float]]:
+    """What TensorBoard shows for `loss`."""
+    module = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    shown = module.EventAccumulator(str(directory)).Reload()
+    return [(event.step, round(event.value, 3)) for event in shown.Scalars("loss")]
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of TensorBoard's own dependencies
+def test_tensorboard_shows_no_step_twice_after_resuming(tmp_path: Path) -> None:
+    pytest.importorskip("tensorboard")
+
+    def write(values: dict[int, float], resume_step: int = 0) -> None:
+        log = TensorBoardLog(tmp_path, resume_step)
+        for step, value in values.items():
+            log(step, None, {"loss": value})
+        log.close()
+
+    write({10: 1.0, 20: 2.0, 30: 3.0, 40: 4.0})  # stopped after its last checkpoint at step 20
+    write({30: 3.5, 40: 4.5, 50: 5.5}, resume_step=20)
+    assert scalars(tmp_path) == [(10, 1.0), (20, 2.0), (30, 3.5), (40, 4.5), (50, 5.5)]
+    write({10: 7.0})  # no checkpoint could be read: everything begins anew
+    assert scalars(tmp_path) == [(10, 7.0)]
 
 
 def test_json_lines_drop_entries_after_the_point_of_resuming(tmp_path: Path) -> None:

@@ -1,8 +1,30 @@
 """`qdq demo`: from nothing to a policy that beats its data, with every stage on the way."""
 
 from pathlib import Path
+from typing import Any
 
 DATASET = "hopper-medium-replay"
+
+
+def demo_dataset() -> tuple[Any, bool]:
+    """The demo's dataset and whether it was there before; one of another size or seed is refused, not replaced."""
+    import qdq
+    from qdq.data.factory import dataset_id, default_size, make_dataset
+    from qdq.data.minari_format import minari_path
+    from qdq.errors import UsageError
+
+    path = minari_path(dataset_id(DATASET))
+    reused = path.exists()
+    if not reused:
+        make_dataset(DATASET)
+    data = qdq.load_dataset(DATASET)
+    size, seed = default_size(DATASET), data.metadata.details.get("seed")
+    if data.transitions != size or seed != 0:
+        raise UsageError(
+            f"The demo needs {DATASET} with {size:,} transitions and seed 0, but {path} has {data.transitions:,} and seed "
+            f'{seed}; make it again with "qdq data make {DATASET} --force".'
+        )
+    return data, reused
 
 
 def demo(seed: int = 0, out: Path = Path("demo")) -> None:
@@ -16,14 +38,14 @@ def demo(seed: int = 0, out: Path = Path("demo")) -> None:
     from rich.table import Table
 
     import qdq
-    from qdq.data.factory import make_dataset
     from qdq.report import plots
 
     console = Console(highlight=False)
-    make_dataset(DATASET)
-    data = qdq.load_dataset(DATASET)
+    data, reused = demo_dataset()
     console.print(
-        f"{data.name}: {data.transitions:,} transitions, {data.episodes:,} episodes, behaviour score {data.behaviour_score:.1f}"
+        f"{data.name}{' (made before, used again)' if reused else ''}: {data.transitions:,} transitions, "
+        f"{data.episodes:,} episodes, behaviour score {data.behaviour_score:.1f}",
+        soft_wrap=True,
     )
     rows = [("behaviour (the data)", data.behaviour_score or 0.0)]
     for label, algorithm, overrides in (

@@ -5,7 +5,7 @@
     expert        sampled actions of the expert snapshot
     medium-expert the medium set followed by the expert set
     medium-replay sampled actions of the replay snapshots, untrained to medium, in order and in equal shares
-    pointmaze     a scripted waypoint controller with noise
+    pointmaze     a scripted waypoint controller: direct, by detours, or wandering, with noise
 
 A set depends on its name, size and seed, never on the number of worker processes.
 """
@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from qdq.data.mazes import POINT_MAZE_OPTIONS, POINT_MAZES
+from qdq.data.mazes import ERRANDS, POINT_MAZE_OPTIONS, POINT_MAZES, SPREADS
 from qdq.errors import DataError, UsageError, suggest
 
 LEVELS = {
@@ -37,7 +37,7 @@ CATALOGUE: dict[str, str] = {
         for level, description in LEVELS.items()
     },
     **{
-        f"pointmaze-{maze}": f"{environment}, scripted waypoint controller, sparse reward, ends at the goal"
+        f"pointmaze-{maze}": f"{environment}, scripted controller of mixed quality, sparse reward, ends at the goal"
         for maze, environment in POINT_MAZES.items()
     },
 }
@@ -106,7 +106,8 @@ def plan_dataset(name: str, transitions: int, seed: int) -> Plan:
         "versions": {key: value for key, value in versions().items() if key != "jax"},
     }
     if family == "pointmaze":
-        details["behaviour"] = "waypoint controller: shortest path over cells, PD control, Gaussian noise"
+        details["behaviour"] = "waypoint controller: direct, by detours or wandering, PD control, Gaussian noise"
+        details["errands"], details["noise"] = dict(ERRANDS), list(SPREADS)
         share = Share(Behaviour("waypoints"), transitions, (seed, _ROLES["waypoints"], 0))
         return Plan(name, POINT_MAZES[level], dict(POINT_MAZE_OPTIONS), transitions, (share,), details)
     if level == "random":

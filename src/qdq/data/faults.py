@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from qdq.data.episodes import Dataset
-from qdq.data.tasks import NEVER_TERMINATES
+from qdq.data.tasks import never_terminates
 
 STEP_SAMPLE = 200_000
 
@@ -26,11 +26,11 @@ def find_faults(dataset: Dataset, summary: dict[str, Any]) -> list[dict[str, str
 
 
 def _ends(dataset: Dataset, add: Any) -> None:
-    details, environment = dataset.metadata.details, dataset.metadata.environment_id or ""
+    details, environment = dataset.metadata.details, dataset.metadata.environment_id
     final = np.cumsum(dataset.lengths) - 1
     terminal = dataset.terminals[final]
     if not terminal.any():
-        if environment.startswith(NEVER_TERMINATES):
+        if never_terminates(environment, dataset.metadata.environment_options):
             add("no_terminals", f"No episode ends in a terminal, as it should be in {environment}.", "note")
         else:
             add(

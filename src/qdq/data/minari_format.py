@@ -27,6 +27,7 @@ from qdq.data.guard import reading
 from qdq.data.metadata import metadata_from_json, metadata_to_json
 from qdq.data.references import Reference, d4rl_reference
 from qdq.data.specification import environment_of, specification_of
+from qdq.data.tasks import PAPER_TASKS, recognise
 from qdq.errors import DataError, UsageError
 from qdq.storage import read_json
 
@@ -294,7 +295,16 @@ def _describe(path: Path, name: str, header: dict[str, Any], layout: Observation
     }
     if len(layout.parts) > 1:
         details["observation_layout"] = layout.to_json()
-    return Metadata(name, "minari", environment_id, options, None, reference, details)
+    return Metadata(name, "minari", environment_id, options, _paper_task(name, environment_id), reference, details)
+
+
+def _paper_task(name: str, environment_id: str | None) -> str | None:
+    """The paper's task that an id such as D4RL/antmaze/umaze-v1 speaks of, where its environment agrees."""
+    task = recognise(name.replace("/", "-"))
+    if task is None or task.name not in PAPER_TASKS:
+        return None
+    body = task.name.partition("-")[0]
+    return task.name if (environment_id or "").lower().startswith(body) else None
 
 
 def _first_line(error: Exception) -> str:

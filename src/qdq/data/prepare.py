@@ -1,11 +1,12 @@
 """From a dataset to what the stages train on: shifted and scaled rewards, normalised states, arrays on the device."""
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import jax.numpy as jnp
 import numpy as np
 
-from qdq import normalisers, q_dataset
+from qdq import algorithms, normalisers, q_dataset
 from qdq.config import Config
 from qdq.data.batches import TransitionData, WindowData
 from qdq.data.episodes import Dataset
@@ -22,13 +23,21 @@ class Prepared:
     observation_normaliser: Affine
     action_scaler: Affine
     transitions: TransitionData
-    window_data: WindowData
+
+    @cached_property
+    def window_data(self) -> WindowData:
+        """The windows on the device, with values scaled to [-1, 1], for the stages of the Q distribution."""
+        scale = normalisers.unit_interval(self.windows.minimum, self.windows.maximum)
+        values = scale.forward(jnp.asarray(self.windows.values))
+        return WindowData(self.transitions, jnp.asarray(self.windows.index, jnp.int32), values)
 
 
 def prepare(dataset: Dataset, config: Config) -> Prepared:
     """Apply the `data` and `q_dataset` sections of a configuration."""
     dataset = replace(dataset, rewards=_rewards(dataset, config))
-    windows = q_dataset.build(dataset, config.q_dataset)
+    # Algorithms that do not learn from the windows take data on which all of them are the same.
+    needs_windows = config.algorithm_name in algorithms.USES_Q_DISTRIBUTION
+    windows = (q_dataset.build if needs_windows else q_dataset.collect)(dataset, config.q_dataset)
     returns, exact = q_dataset.truncated_returns(dataset, config.q_dataset.width, config.q_dataset.discount)
     if getattr(config.algorithm, "extraction_share", 0.0) > 0 and exact.mean() < 0.05:
         width = max(2, int(np.median(dataset.lengths)) // 2)
@@ -50,9 +59,7 @@ def prepare(dataset: Dataset, config: Config) -> Prepared:
         jnp.asarray(returns),
         jnp.asarray(exact, jnp.float32),
     )
-    values = normalisers.unit_interval(windows.minimum, windows.maximum).forward(jnp.asarray(windows.values))
-    window_data = WindowData(transitions, jnp.asarray(windows.index, jnp.int32), values)
-    return Prepared(dataset, windows, normaliser, scaler, transitions, window_data)
+    return Prepared(dataset, windows, normaliser, scaler, transitions)
 
 
 def _rewards(dataset: Dataset, config: Config) -> np.ndarray:

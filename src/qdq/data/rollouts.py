@@ -14,7 +14,15 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from qdq.data.flatten import flatten_observation, layout_of
-from qdq.online.acting import BEHAVIOURS, BehaviourPolicy, Layers, UniformBehaviour, make_environment, scale_action
+from qdq.online.acting import (
+    BEHAVIOURS,
+    BehaviourPolicy,
+    EpisodicBehaviour,
+    Layers,
+    UniformBehaviour,
+    make_environment,
+    scale_action,
+)
 
 SHARD = 10_000  # transitions: a few seconds of work
 
@@ -116,6 +124,8 @@ def collect_shard(shard: Shard) -> tuple[int, Episodes]:
 def roll_out(environment: Any, policy: BehaviourPolicy, random: np.random.Generator, seed: int | None) -> Episodes:
     """One episode with sampled actions, stored in the environment's own units."""
     low, high = environment.action_space.low, environment.action_space.high
+    if isinstance(policy, EpisodicBehaviour):
+        policy.begin(random)
     observation, _ = environment.reset(seed=seed)
     observations, actions, rewards = [observation], [], []
     terminal = truncated = False

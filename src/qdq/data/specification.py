@@ -6,6 +6,7 @@ import warnings
 from typing import Any
 
 from qdq.data.episodes import Metadata
+from qdq.data.mazes import register_robotics
 
 
 def specification_of(metadata: Metadata) -> Any:
@@ -16,10 +17,7 @@ def specification_of(metadata: Metadata) -> Any:
         return None
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        if metadata.environment_id.startswith(("AntMaze", "PointMaze")):
-            import gymnasium_robotics
-
-            gymnasium.register_envs(gymnasium_robotics)
+        register_robotics(metadata.environment_id)
         try:
             specification = gymnasium.spec(metadata.environment_id)
         except gymnasium.error.Error:

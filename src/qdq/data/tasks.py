@@ -1,7 +1,9 @@
 """The names of D4RL's tasks: which environment a file belongs to, read from its name."""
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 MUJOCO = {"hopper": "Hopper-v4", "halfcheetah": "HalfCheetah-v4", "walker2d": "Walker2d-v4", "ant": "Ant-v4"}
 MUJOCO_SIZES = {  # of an observation and an action; D4RL's ant also records contact forces
@@ -20,7 +22,6 @@ PAPER_TASKS = (
     ),
     *(f"antmaze-{maze}" for maze in MAZES),
 )
-NEVER_TERMINATES = ("HalfCheetah", "PointMaze")
 ANTMAZE_NOTE = (
     "D4RL's own ant has other physics than gymnasium-robotics' AntMaze, so a policy trained on this file is not scored "
     "in that simulator."
@@ -66,6 +67,15 @@ def recognise(name: str) -> Task | None:
     if match := _MUJOCO.search(dashed):
         return Task(f"{match.group(1)}-{match.group(2)}", MUJOCO[match.group(1)], 1000)
     return None
+
+
+def never_terminates(environment_id: str | None, options: Mapping[str, Any]) -> bool:
+    """Whether episodes of an environment end by a time limit only; mazes go on at the goal unless told otherwise."""
+    if environment_id is None:
+        return False
+    if environment_id.startswith(("AntMaze", "PointMaze")):
+        return bool(options.get("continuing_task", True))
+    return environment_id.startswith("HalfCheetah")
 
 
 def _antmaze(level: str) -> Task:

@@ -9,6 +9,7 @@ import numpy as np
 
 from qdq.data.episodes import Metadata
 from qdq.data.flatten import flatten_observation, layout_of
+from qdq.data.mazes import register_robotics
 from qdq.errors import DataError, UsageError
 
 Act = Callable[[np.ndarray], np.ndarray]
@@ -32,10 +33,7 @@ def make_environment(metadata: Metadata) -> Any:
             f"Dataset {metadata.name!r} names no environment, so its policies cannot be scored in one; "
             "give environment_id when the data is loaded, or use the policy without a score."
         )
-    if identifier.startswith(("AntMaze", "PointMaze", "Franka", "Adroit")):
-        import gymnasium_robotics
-
-        gymnasium.register_envs(gymnasium_robotics)
+    register_robotics(identifier)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # v4 is what D4RL scores refer to
         try:

@@ -5,10 +5,11 @@ Nothing here imports JAX, so that worker processes which only roll out policies 
 
 import warnings
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
+from qdq.data.mazes import register_robotics
 from qdq.errors import UsageError, suggest
 
 Layers = list[tuple[np.ndarray, np.ndarray]]
@@ -23,6 +24,15 @@ class BehaviourPolicy(Protocol):
 
     def act(self, observation: Any, noise: np.random.Generator | None) -> np.ndarray:
         """An action in [-1, 1]; without exploration where `noise` is None."""
+        ...
+
+
+@runtime_checkable
+class EpisodicBehaviour(Protocol):
+    """A policy that wants to know when an episode begins."""
+
+    def begin(self, noise: np.random.Generator | None) -> None:
+        """Forget the last episode and draw what the next one is like."""
         ...
 
 
@@ -93,10 +103,7 @@ def make_environment(environment_id: str, **options: Any) -> Any:
         # D4RL's tasks are the v4 environments, on purpose; Gymnasium would advise newer ones each time.
         warnings.simplefilter("ignore")
         try:
-            if "Maze" in environment_id:
-                import gymnasium_robotics
-
-                gymnasium.register_envs(gymnasium_robotics)
+            register_robotics(environment_id)
             return gymnasium.make(environment_id, **options)
         except gymnasium.error.UnregisteredEnv as error:
             hint = suggest(environment_id, sorted(gymnasium.registry))

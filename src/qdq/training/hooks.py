@@ -3,6 +3,7 @@
 import csv
 import json
 import math
+import shutil
 import signal
 import threading
 import time
@@ -26,6 +27,8 @@ class Guard:
         self.stage = stage
         self.low, self.high = q_minimum - 0.5 * spread, q_maximum + 0.5 * spread
         self.limit = 3.0 * reward_magnitude / (1.0 - discount)
+        if spread <= 0:  # returns that never differ say nothing about where Q may lie
+            self.low, self.high, self.limit = -math.inf, math.inf, math.inf
         self.warnings: list[str] = []
         self.settled = False  # Q starts near zero, which may lie below the band; that is a beginning, not a fault
 
@@ -84,16 +87,21 @@ class CsvLog:
 class TensorBoardLog:
     """Writes the same metrics as TensorBoard events, where the `tensorboard` extra is installed."""
 
-    def __init__(self, directory: Path):
+    def __init__(self, directory: Path, resume_step: int = 0):
         self.writer: Any = None
+        if not resume_step:
+            shutil.rmtree(directory, ignore_errors=True)
         try:
-            from tensorboard.compat.proto.event_pb2 import Event  # type: ignore[attr-defined]
+            from tensorboard.compat.proto.event_pb2 import Event, SessionLog  # type: ignore[attr-defined]
             from tensorboard.compat.proto.summary_pb2 import Summary  # type: ignore[attr-defined]
             from tensorboard.summary.writer.event_file_writer import EventFileWriter
         except ImportError:
             return
         self.event, self.summary = Event, Summary
         self.writer = EventFileWriter(str(directory))
+        if resume_step:  # TensorBoard's way to drop what an earlier session wrote from this step on
+            restart = SessionLog(status=SessionLog.START)
+            self.writer.add_event(Event(step=resume_step + 1, wall_time=time.time(), session_log=restart))
 
     def __call__(self, step: int, state: Any, metrics: Metrics) -> None:
         if self.writer is not None:

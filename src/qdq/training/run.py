@@ -235,7 +235,7 @@ def _run_seed(shared: Stage, seed: int, folder: Path, evaluator: Evaluator | Non
     guard = _guard(shared)
     before = storage.read_json(folder / "progress.json") if first and (folder / "progress.json").exists() else {}
     guard.warnings += before.get("warnings", [])
-    events = TensorBoardLog(folder / "tensorboard")
+    events = TensorBoardLog(folder / "tensorboard", first)
     reference = shared.dataset.metadata.reference
     began = time.monotonic() - before.get("seconds", 0.0)
     evaluation_seconds = before.get("evaluation_seconds", 0.0)
