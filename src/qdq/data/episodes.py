@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -43,6 +43,16 @@ class Metadata:
     task: str | None = None  # the paper's task, such as hopper-medium, if it is one
     reference: Reference | None = None  # the two returns that define scores 0 and 100
     details: dict[str, Any] = field(default_factory=dict)  # how it was made; free, JSON
+
+
+class Part(NamedTuple):
+    """Consecutive transitions of one episode."""
+
+    episode: int  # its number
+    begin: int  # its first transition
+    start: int  # the first transition of the part
+    stop: int  # the one after the last
+    end: int  # the one after the last of the episode
 
 
 @dataclass(frozen=True, eq=False)
@@ -107,17 +117,14 @@ class Dataset:
             first, start = first + len(lengths), ends[-1]
         return rows
 
-    def spans(self, longest: int) -> Iterator[tuple[int, int, int, int]]:
-        """Every episode as (number, first transition, transition after the last, end of the episode), in order.
-
-        An episode of more than `longest` transitions comes in several parts.
-        """
-        number, start = 0, 0
+    def parts(self, longest: int) -> Iterator[Part]:
+        """Every episode in order; one of more than `longest` transitions comes in several parts."""
+        episode, begin = 0, 0
         for lengths in blocks_of(self.lengths):
             for length in lengths.tolist():
-                for part in spans(length, longest):
-                    yield number, start + part.start, start + part.stop, start + length
-                number, start = number + 1, start + length
+                for span in spans(length, longest):
+                    yield Part(episode, begin, begin + span.start, begin + span.stop, begin + length)
+                episode, begin = episode + 1, begin + length
 
     @property
     def current_observations(self) -> np.ndarray:

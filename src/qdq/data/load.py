@@ -135,6 +135,22 @@ def locate(name: str) -> Path:
     return found.absolute()
 
 
+def convert(source: str | Path, destination: str, *, columns: Path | None = None) -> tuple[Dataset, str]:
+    """Write a dataset in another format; one that becomes a mapped folder is never in memory as a whole."""
+    if not destination.endswith("/"):
+        dataset = load_dataset(source, columns=columns)
+        return dataset, write_dataset(dataset, destination)
+    from qdq.data import mapped
+
+    folder = Path(destination).expanduser()
+    read, _, files = _source(os.fspath(source), columns)
+    if files:
+        mapped.fill_folder(folder, lambda store: read(store).metadata)
+    else:
+        mapped.write_mapped(read(None), folder)
+    return mapped.read_mapped(folder), str(folder)
+
+
 def write_dataset(dataset: Dataset, destination: str) -> str:
     """Write `dataset` in the format that the destination's ending says (`/` for a mapped folder), or to `minari:ID`."""
     if destination.startswith("minari:"):

@@ -140,7 +140,7 @@ def write_mapped(dataset: Dataset, folder: Path) -> None:
         store.finish()
         return dataset.metadata
 
-    _write(Path(folder), copy)
+    fill_folder(Path(folder), copy)
 
 
 def converted(identity: dict[str, Any], read: Callable[[Store], Dataset]) -> Dataset:
@@ -153,11 +153,11 @@ def converted(identity: dict[str, Any], read: Callable[[Store], Dataset]) -> Dat
                 return read_mapped(folder)
             except DataError:  # damaged: it is only a copy
                 shutil.rmtree(folder)
-        _write(folder, lambda store: read(store).metadata)
+        fill_folder(folder, lambda store: read(store).metadata)
     return read_mapped(folder)
 
 
-def _write(folder: Path, fill: Callable[[Store], Metadata]) -> None:
+def fill_folder(folder: Path, fill: Callable[[Store], Metadata]) -> None:
     """Have the columns of a new folder filled, and the metadata written beside them."""
     if folder.exists():
         raise UsageError(f"{folder} exists already; choose another name or remove it first.")
