@@ -21,7 +21,7 @@ import h5py
 import numpy as np
 
 from qdq.data import hdf5
-from qdq.data.blocks import BLOCK_BYTES
+from qdq.data.blocks import rows_per_block
 from qdq.data.episodes import Dataset, Metadata, assemble
 from qdq.data.flatten import ObservationLayout, flatten_observation, layout_of
 from qdq.data.guard import check_memory, reading
@@ -265,7 +265,7 @@ def _gathered(name: str, episodes: Iterator[Episode], action_size: int) -> Itera
         truncations[-1] |= ~terminals[-1]
         gathered.append(Rows(observations[:-1], actions, rewards, terminals, truncations, observations[1:]))
         count += len(rewards)
-        if count * 8 * (size + action_size) >= BLOCK_BYTES:
+        if count >= rows_per_block(8 * (size + action_size)):
             yield join(gathered)
             gathered, count = [], 0
     if gathered:
