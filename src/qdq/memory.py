@@ -23,7 +23,9 @@ def parse_memory(amount: str | int) -> int:
     """The bytes that 2GiB, 500MB or a plain number of bytes stand for."""
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-z]*)\s*", str(amount).lower())
     if match is None or match.group(2) not in UNITS:
-        raise UsageError(f"A memory budget of {str(amount)!r} is not understood; write it like 2GiB, 500MB or in bytes.")
+        raise UsageError(
+            f"A memory budget of {str(amount)!r} is not understood; write it like 2GiB, 500MB or in bytes."
+        )
     size = int(float(match.group(1)) * UNITS[match.group(2)])
     if size < 1:
         raise UsageError("A memory budget must be larger than nothing; write it like 2GiB, 500MB or in bytes.")

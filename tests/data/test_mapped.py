@@ -61,7 +61,9 @@ def test_every_format_is_mapped_as_it_is_read(dataset: Dataset, tmp_path: Path, 
 
 @pytest.mark.usefixtures("tiny_blocks")
 @pytest.mark.parametrize("name", ["hopper_medium-v0.hdf5", "antmaze-umaze-v0.hdf5", "unknown.hdf5"])
-def test_ends_that_must_be_found_are_found_in_blocks(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ends_that_must_be_found_are_found_in_blocks(
+    tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     random = np.random.default_rng(3)
     size = (11, 3) if name.startswith("hopper") else (29, 8)
     terminals = random.random(2500) < 0.002

@@ -33,7 +33,9 @@ def pair() -> tuple[Prepared, Prepared]:
     data = make(lengths, (random.random(42) < 0.5).tolist(), 2)
     overrides = (*TINY, "data.normalise_states=true", "data.reward_shift=0.5", "data.reward_scaling=return_range")
     config, _ = presets.build("bc", "fast", None, overrides, 1000)
-    with pytest.MonkeyPatch.context() as patch:  # fewer, longer segments: such small data would come in single transitions
+    with (
+        pytest.MonkeyPatch.context() as patch
+    ):  # fewer, longer segments: such small data would come in single transitions
         patch.setattr(stream, "SEGMENTS_PER_BLOCK", 8)
         return prepare(data, config), prepare(data, config, 20_000)
 
@@ -73,7 +75,9 @@ def test_blocks_hold_the_same_transitions_as_the_device() -> None:
         block = data.load(chosen)
         shapes.add(str(jax.tree.map(jnp.shape, block)))
         index = (data.segments.start(chosen)[:, None] + np.arange(data.segments.length)).ravel()
-        for found, expected in zip(block.at(jnp.arange(len(index))), whole.transitions.at(jnp.asarray(index)), strict=True):
+        for found, expected in zip(
+            block.at(jnp.arange(len(index))), whole.transitions.at(jnp.asarray(index)), strict=True
+        ):
             same(found, expected)
     assert len(shapes) == 1  # or every block would be compiled anew
 

@@ -20,7 +20,7 @@ import numpy as np
 
 from qdq.data import hdf5
 from qdq.data.blocks import rows_per_block, spans
-from qdq.data.episodes import Dataset, Metadata, from_arrays
+from qdq.data.episodes import Dataset, Metadata, from_columns
 from qdq.data.guard import check_memory
 from qdq.data.metadata import metadata_from_json, metadata_to_json
 from qdq.data.references import Reference, d4rl_reference
@@ -103,14 +103,8 @@ def write_d4rl(dataset: Dataset, path: Path) -> None:
 def _build(
     arrays: dict[str, Any], timeouts: Any, low: Any, high: Any, metadata: Metadata, store: Store | None
 ) -> Dataset:
-    return from_arrays(
-        **{key: arrays[key] for key in (*REQUIRED, "next_observations")},
-        truncations=timeouts,
-        action_low=low,
-        action_high=high,
-        metadata=metadata,
-        store=store,
-    )
+    columns = {key: arrays[key] for key in (*REQUIRED, "next_observations")}
+    return from_columns({**columns, "truncations": timeouts}, low, high, metadata, store)
 
 
 def _ours(path: Path, group: Any) -> tuple[Metadata, np.ndarray, np.ndarray] | None:

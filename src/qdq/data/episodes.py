@@ -19,7 +19,6 @@ from qdq.data.references import Reference
 from qdq.data.rows import ArrayStore, Assembler, Rows, Store, check_shapes
 from qdq.errors import DataError
 
-
 COLUMNS = (
     "observations",
     "actions",
@@ -210,18 +209,15 @@ def from_arrays(
     action_low: np.ndarray | Sequence[float] | float | None = None,
     action_high: np.ndarray | Sequence[float] | float | None = None,
     metadata: Metadata | None = None,
-    store: Store | None = None,
 ) -> Dataset:
     """A dataset from one row per transition, in time order.
 
     An episode ends at a terminal, at a truncation, where the next observation is not the following row's observation
     (only when `next_observations` is given), and at the last row. Without `next_observations` the last step of a
     truncated episode is dropped, because what followed it was not recorded.
-    Bounds of the actions default to [-1, 1] where the actions fit, else to their range in the data. Columns may be still
-    in their file; they are read in blocks, in order. `store` is where the dataset's columns grow: in memory by default.
+    Bounds of the actions default to [-1, 1] where the actions fit, else to their range in the data.
     """
-    metadata = metadata or Metadata()
-    given = {
+    arrays = {
         "observations": observations,
         "actions": actions,
         "rewards": rewards,
@@ -229,7 +225,17 @@ def from_arrays(
         "truncations": truncations,
         "next_observations": next_observations,
     }
-    columns = {label: _column(array) for label, array in given.items() if array is not None}
+    return from_columns(arrays, action_low, action_high, metadata or Metadata())
+
+
+def from_columns(
+    arrays: dict[str, Any], action_low: Any, action_high: Any, metadata: Metadata, store: Store | None = None
+) -> Dataset:
+    """The same for columns that may still be in their file; they are read in blocks, in order.
+
+    `store` is where the columns of the dataset grow: in memory by default.
+    """
+    columns = {label: _column(array) for label, array in arrays.items() if array is not None}
     count = check_shapes(metadata.name, {label: column.shape for label, column in columns.items()})
     row_bytes = sum(column.dtype.itemsize * math.prod(column.shape[1:]) for column in columns.values())
     assembler = Assembler(metadata.name, store or ArrayStore())

@@ -18,9 +18,7 @@ SUFFIXES = (".hdf5", ".h5", ".npz", ".csv", ".parquet")
 Source = tuple[Callable[[Store | None], Dataset], str, list[Path]]  # a reader, and the name and files it depends on
 
 
-def load_dataset(
-    name_or_path: str | Path, *, columns: Path | None = None, memory: str | int | None = None
-) -> Dataset:
+def load_dataset(name_or_path: str | Path, *, columns: Path | None = None, memory: str | int | None = None) -> Dataset:
     """The dataset of that name, wherever it is.
 
     A file is recognised by its content (D4RL HDF5, NPZ, Parquet, otherwise CSV by its ending), a folder as Minari's or

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.lib import format as npy
 
-from qdq.data.episodes import Dataset, Metadata, from_arrays
+from qdq.data.episodes import Dataset, Metadata, from_columns
 from qdq.data.guard import check_compression, check_memory, reading
 from qdq.data.metadata import MAXIMUM_CHARACTERS, metadata_from_json, metadata_to_json
 from qdq.data.rows import Store
@@ -70,15 +70,9 @@ def read_npz(path: Path, store: Store | None = None) -> Dataset:
             if text.dtype.kind != "U" or text.ndim != 0:
                 raise DataError(f"{path}: metadata must be one JSON text.")
             metadata = metadata_from_json(str(text), path, "npz")
-        return from_arrays(
-            *(arrays[key] for key in REQUIRED),
-            truncations=arrays.get("truncations", arrays.get("timeouts")),
-            next_observations=arrays.get("next_observations"),
-            action_low=arrays.get("action_low"),
-            action_high=arrays.get("action_high"),
-            metadata=metadata,
-            store=store,
-        )
+        columns = {key: arrays.get(key) for key in (*REQUIRED, "next_observations")}
+        columns["truncations"] = arrays.get("truncations", arrays.get("timeouts"))
+        return from_columns(columns, arrays.get("action_low"), arrays.get("action_high"), metadata, store)
 
 
 def write_npz(dataset: Dataset, path: Path) -> None:

@@ -78,7 +78,9 @@ def execute(
     if not fresh:
         _check_stream(out, prepared)
     if prepared.streamed:
-        display.line(f"streamed: blocks of {prepared.streamed['block_transitions']:,} of {dataset.transitions:,} transitions")
+        display.line(
+            f"streamed: blocks of {prepared.streamed['block_transitions']:,} of {dataset.transitions:,} transitions"
+        )
     timings: dict[str, Any] = {
         "q_dataset": {"seconds": time.monotonic() - began, "windows": len(prepared.windows.index)}
     }
