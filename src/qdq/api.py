@@ -16,6 +16,7 @@ from qdq.algorithms.problem import Problem
 from qdq.data.episodes import Dataset
 from qdq.data.load import load_dataset
 from qdq.errors import DataError, UsageError
+from qdq.memory import parse_memory
 from qdq.normalisers import identity
 from qdq.q_distribution import QDistribution
 from qdq.training.compilation import configure_jax
@@ -37,18 +38,23 @@ def train(
     overrides: Sequence[str] = (),
     resume: bool = False,
     display: Display | None = None,
+    memory: str | int | None = None,
 ) -> "Run":
-    """Run every stage on a dataset and return the finished run, which also lies in the folder `out/name`."""
-    data = dataset if isinstance(dataset, Dataset) else load_dataset(dataset)
+    """Run every stage on a dataset and return the finished run, which also lies in the folder `out/name`.
+
+    A dataset that needs more than the budget `memory`, such as "2GiB", is streamed from disk.
+    """
+    budget = None if memory is None else parse_memory(memory)
+    data = dataset if isinstance(dataset, Dataset) else load_dataset(dataset, memory=budget)
     configure_jax()
     if not seeds:
         raise UsageError("At least one seed is needed.")
     config, _ = presets.build(algorithm, preset, data.metadata.task, tuple(overrides), steps)
     folder = Path(out) / (name or f"{_slug(data.name)}-{algorithm}-{_slug(config.preset)}")
-    execute(data, config, list(seeds), folder, resume=resume, display=display or choose())
+    execute(data, config, list(seeds), folder, resume=resume, display=display or choose(), memory=budget)
     from qdq.report import plots
 
-    plots.draw_run(folder, data)
+    plots.draw_run(folder, data, budget)
     return load_run(folder)
 
 

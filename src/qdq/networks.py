@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import equinox as eqx
 import jax
@@ -50,7 +50,6 @@ def layer_norm(x: Array) -> Array:
     return x * jax.lax.rsqrt(jnp.mean(jnp.square(x), axis=-1, keepdims=True) + 1e-5)
 
 
-@partial(jax.custom_vjp, nondiff_argnums=(1,))
 def strided_group_norm(x: Array, groups: int) -> Array:
     """Group normalisation where channel c belongs to group c mod `groups`.
 
@@ -58,6 +57,11 @@ def strided_group_norm(x: Array, groups: int) -> Array:
     absorbs; this one reduces over a leading axis, which processors do several times faster. Its gradient is written
     out, because the one derived from the formula passes over the data about twice as often.
     """
+    return cast(Array, _group_norm(x, groups))
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(1,))
+def _group_norm(x: Array, groups: int) -> Array:
     return _group_norm_forward(x, groups)[0]
 
 
@@ -76,7 +80,7 @@ def _group_norm_backward(groups: int, saved: tuple[Array, Array], gradient: Arra
     return (((split - jnp.mean(split, axis=-2, keepdims=True) - along) * scale).reshape(gradient.shape),)
 
 
-strided_group_norm.defvjp(_group_norm_forward, _group_norm_backward)
+_group_norm.defvjp(_group_norm_forward, _group_norm_backward)
 
 
 class MLP(eqx.Module):

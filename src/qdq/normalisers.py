@@ -5,6 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from qdq.data.blocks import blocks_of
+
 
 class Affine(eqx.Module):
     """x -> (x - shift) / scale, and back."""
@@ -26,9 +28,11 @@ def identity(size: int) -> Affine:
 
 def standard(x: np.ndarray) -> Affine:
     """Zero mean and unit standard deviation per column; a constant column is only centred."""
-    scale = x.std(axis=0, dtype=np.float64)
+    mean = sum(block.sum(axis=0, dtype=np.float64) for block in blocks_of(x)) / len(x)
+    squares = sum(np.square(block - mean).sum(axis=0) for block in blocks_of(x))
+    scale = np.sqrt(squares / len(x))
     scale = np.where(scale < 1e-6, 1.0, scale)
-    return Affine(jnp.asarray(x.mean(axis=0, dtype=np.float64), jnp.float32), jnp.asarray(scale, jnp.float32))
+    return Affine(jnp.asarray(mean, jnp.float32), jnp.asarray(scale, jnp.float32))
 
 
 def unit_interval(low: np.ndarray | float, high: np.ndarray | float) -> Affine:

@@ -8,17 +8,21 @@ vanishes. `tail="release"` follows the released code: an episode no longer than 
 gives windows up to and including the first that reaches the end, at most 100.
 """
 
+import math
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 from scipy.signal import lfilter
 
-from qdq.data.episodes import Dataset
+from qdq.data.blocks import blocks_of, is_mapped, release
+from qdq.data.episodes import Dataset, Part
+from qdq.data.rows import ArrayStore, Store
 from qdq.errors import DataError
 from qdq.settings import PAPER_TABLE_4, setting
 
 RELEASE_WINDOWS_PER_EPISODE = 100
+LONGEST_PART = 2**18  # transitions that are looked at together; a longer episode is taken in parts
 
 
 @dataclass(frozen=True)
@@ -35,12 +39,17 @@ class Config:
 
 @dataclass(frozen=True, eq=False)
 class QDataset:
-    """Window starts with their truncated returns."""
+    """Window starts with their truncated returns, and the truncated return of every transition."""
 
     index: np.ndarray  # (windows,), the transition at which each window starts
+    rows: np.ndarray  # (windows,), the row of its observation
     values: np.ndarray  # (windows,), float32, in reward units
-    minimum: float
+    returns: np.ndarray  # (transitions,), float32
+    exact: np.ndarray  # (transitions,), whether that return is exact rather than cut by a time limit
+    minimum: float  # of the values, like the next two
     maximum: float
+    std: float
+    exact_share: float  # of the transitions
 
     @property
     def constant(self) -> bool:
@@ -50,45 +59,82 @@ class QDataset:
 
 def truncated_returns(dataset: Dataset, width: int, discount: float) -> tuple[np.ndarray, np.ndarray]:
     """For every transition its truncated return, and whether that is exact rather than cut by a time limit."""
-    returns = np.empty(dataset.transitions)
-    exact = np.ones(dataset.transitions, bool)
-    for start, length in zip(dataset.starts, dataset.lengths, strict=True):
-        rewards = dataset.rewards[start : start + length].astype(np.float64)
-        to_go = np.asarray(lfilter([1.0], [1.0, -discount], rewards[::-1]))[
-            ::-1
-        ]  # discounted sum up to the episode's end
-        window = to_go.copy()
-        if length > width:  # subtract what lies beyond the window
-            window[:-width] -= discount**width * to_go[width:]
-        returns[start : start + length] = window
-        if dataset.truncations[start + length - 1]:
-            exact[max(start, start + length - width + 1) : start + length] = False
-    return returns.astype(np.float32), exact
+    returns, exact = np.empty(dataset.transitions, np.float32), np.empty(dataset.transitions, bool)
+    for part in dataset.parts(LONGEST_PART):
+        span = slice(part.start, part.stop)
+        returns[span], exact[span] = _returns(dataset, part, width, discount)
+    return returns, exact
 
 
-def collect(dataset: Dataset, config: Config) -> QDataset:
-    """The windows of `dataset`, whatever their values."""
-    returns, exact = truncated_returns(dataset, config.width, config.discount)
-    pieces = []
-    for start, length in zip(dataset.starts, dataset.lengths, strict=True):
-        offsets = np.arange(0, length, config.stride)
-        if config.tail == "release":
-            before_end = int(np.sum(offsets + config.width < length))
-            offsets = offsets[: min(before_end + 1, RELEASE_WINDOWS_PER_EPISODE)]
-        else:
-            offsets = offsets[exact[start + offsets] | (offsets == 0)]
-        pieces.append(start + offsets)
-    index = np.concatenate(pieces)
-    values = returns[index]
-    return QDataset(index, values, float(values.min()), float(values.max()))
+def collect(dataset: Dataset, config: Config, store: Store | None = None) -> QDataset:
+    """The windows of `dataset`, whatever their values; `store` is where their columns grow, in memory by default."""
+    store = store or ArrayStore()
+    exact_count, waiting, gathered = 0, 0, list[dict[str, np.ndarray]]()
+    for part in dataset.parts(LONGEST_PART):
+        returns, exact = _returns(dataset, part, config.width, config.discount)
+        index = part.begin + _offsets(part, config, exact)
+        values = returns[index - part.start]
+        columns = {"index": index, "rows": index + part.episode, "values": values, "returns": returns, "exact": exact}
+        gathered.append(columns)
+        exact_count, waiting = exact_count + int(exact.sum()), waiting + len(returns)
+        if waiting >= LONGEST_PART or part.stop == dataset.transitions:
+            for name in columns:
+                store.append(name, np.concatenate([parts[name] for parts in gathered]))
+            release(dataset.rewards, dataset.truncations)
+            waiting, gathered = 0, []
+    columns = store.finish()
+    values = columns["values"]
+    minimum = min(float(block.min()) for block in blocks_of(values))
+    maximum = max(float(block.max()) for block in blocks_of(values))
+    return QDataset(
+        **columns, minimum=minimum, maximum=maximum, std=_std(values), exact_share=exact_count / dataset.transitions
+    )
+
+
+def require_differences(windows: QDataset, name: str) -> None:
+    """Refuse windows that do not tell actions apart."""
+    if windows.constant:
+        raise DataError(
+            f"Dataset {name!r} has the same truncated return {windows.maximum:.6g} everywhere, so no action can be "
+            "told from another; check the rewards, use a longer window (q_dataset.width), or imitate with --algorithm bc."
+        )
 
 
 def build(dataset: Dataset, config: Config) -> QDataset:
     """The Q dataset of `dataset`: windows that tell actions apart."""
     windows = collect(dataset, config)
-    if windows.constant:
-        raise DataError(
-            f"Dataset {dataset.name!r} has the same truncated return {windows.maximum:.6g} everywhere, so no action can be "
-            "told from another; check the rewards, use a longer window (q_dataset.width), or imitate with --algorithm bc."
-        )
+    require_differences(windows, dataset.name)
     return windows
+
+
+def _returns(dataset: Dataset, part: Part, width: int, discount: float) -> tuple[np.ndarray, np.ndarray]:
+    """The truncated returns of a part of an episode, and which of them are exact."""
+    count = part.stop - part.start
+    rewards = dataset.rewards[part.start : min(part.stop + width, part.end)].astype(np.float64)
+    to_go = np.asarray(lfilter([1.0], [1.0, -discount], rewards[::-1]))[::-1]  # discounted sum up to the last of them
+    window = to_go[:count].copy()
+    if len(to_go) > width:  # subtract what lies beyond the window
+        beyond = to_go[width : width + count]
+        window[: len(beyond)] -= discount**width * beyond
+    exact = np.ones(count, bool)
+    if dataset.truncations[part.end - 1]:
+        exact[max(0, part.end - width + 1 - part.start) :] = False
+    return window.astype(np.float32), exact
+
+
+def _offsets(part: Part, config: Config, exact: np.ndarray) -> np.ndarray:
+    """Where windows start in a part of an episode, as distances from the episode's begin."""
+    first = -(-(part.start - part.begin) // config.stride) * config.stride
+    offsets = np.arange(first, part.stop - part.begin, config.stride)
+    if config.tail == "release":
+        before_end = -(-max(0, part.end - part.begin - config.width) // config.stride)
+        return offsets[offsets < config.stride * min(before_end + 1, RELEASE_WINDOWS_PER_EPISODE)]
+    return offsets[exact[offsets - (part.start - part.begin)] | (offsets == 0)]
+
+
+def _std(values: np.ndarray) -> float:
+    if not is_mapped(values):
+        return float(values.std())
+    mean = sum(float(block.sum(dtype=np.float64)) for block in blocks_of(values)) / len(values)
+    squares = sum(float(np.square(block - mean, dtype=np.float64).sum()) for block in blocks_of(values))
+    return math.sqrt(squares / len(values))

@@ -66,6 +66,8 @@ def test_help_is_quick_and_does_not_import_jax(tmp_path: Path) -> None:
         (["train", "probe.npz", "--set", "algorithm.alhpa=1"], 2, "did you mean 'algorithm.alpha'"),
         (["train", "probe.npz", "--seeds", "0"], 2, "--seeds must be at least 1"),
         (["train", "probe.npz", "--steps", "150"], 2, "multiple of training.chunk"),
+        (["train", "probe.npz", "--memory", "lots"], 2, "'lots' is not understood"),
+        (["train", "probe.npz", "--memory", "20KB"], 2, "too small"),
         (["presets", "show", "papper/hopper-medium"], 2, "did you mean 'paper/hopper-medium'"),
         (["evaluate", "nowhere"], 3, "not a run folder"),
         (["uncertainty", "nowhere", "--input", "x.npz"], 3, "not a run folder"),

@@ -104,17 +104,16 @@ def inspect(
 def convert(
     source: tyro.conf.Positional[str], destination: tyro.conf.Positional[str], columns: Path | None = None
 ) -> None:
-    """Write a dataset in another format, given by the ending (.hdf5, .npz, .csv, .parquet) or by minari:ID.
+    """Write a dataset in another format, given by the ending (.hdf5, .npz, .csv, .parquet, / for a mapped folder) or by minari:ID.
 
     Args:
         source: Name, file or folder of a dataset.
-        destination: File to write, or minari:ID to install it for Minari.
+        destination: File or folder/ to write, or minari:ID to install it for Minari.
         columns: TOML file that names the columns of the source, if it is a table.
     """
-    from qdq.data.load import load_dataset, write_dataset
+    from qdq.data import load
 
-    dataset = load_dataset(source, columns=columns)
-    where = write_dataset(dataset, destination)
+    dataset, where = load.convert(source, destination, columns=columns)
     print(f"{dataset.transitions:,} transitions in {dataset.episodes:,} episodes written to {where}")
 
 

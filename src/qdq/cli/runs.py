@@ -22,6 +22,7 @@ def train(
     name: str | None = None,
     resume: bool = False,
     columns: Path | None = None,
+    memory: str | None = None,
     set: UseAppendAction[tuple[str, ...]] = (),
 ) -> None:
     """Run every stage on a dataset: a trained policy, its score and its pictures in one folder.
@@ -37,6 +38,8 @@ def train(
         name: Name of the run folder (default: made from dataset, algorithm and preset).
         resume: Go on with an existing run folder from its last checkpoint.
         columns: TOML file that maps the columns of a CSV or Parquet file.
+        memory: Memory that the data and the networks may take, such as 2GiB or 500MB; a larger dataset is streamed from
+            disk (default: all data in memory).
         set: Change one setting: section.key=value; may be repeated. `qdq presets show fast` lists them.
     """
     from qdq.errors import UsageError
@@ -46,9 +49,9 @@ def train(
     import qdq
     from qdq.data.load import load_dataset
 
-    data = load_dataset(dataset, columns=columns)
-    numbers = list(range(first_seed, first_seed + seeds))
-    run = qdq.train(data, algorithm, preset, numbers, steps=steps, out=out, name=name, overrides=set, resume=resume)
+    data = load_dataset(dataset, columns=columns, memory=memory)
+    options: dict[str, Any] = {"steps": steps, "out": out, "name": name, "resume": resume, "memory": memory}
+    run = qdq.train(data, algorithm, preset, list(range(first_seed, first_seed + seeds)), overrides=set, **options)
     _print_result(run)
 
 

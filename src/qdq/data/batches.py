@@ -79,6 +79,19 @@ class WindowData(eqx.Module):
         )
 
 
+class WindowBlock(eqx.Module):
+    """Some windows of the Q dataset on the device: where they start, and their scaled truncated returns."""
+
+    observations: Array
+    actions: Array
+    values: Array
+
+    def sample(self, key: Array, batch_size: int) -> QBatch:
+        """Windows drawn uniformly with replacement."""
+        chosen = jax.random.randint(key, (batch_size,), 0, len(self.values))
+        return QBatch(self.observations[chosen], self.actions[chosen], self.values[chosen])
+
+
 class ReplayBuffer(eqx.Module):
     """A growing ring of transitions for online training."""
 

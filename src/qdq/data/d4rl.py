@@ -10,6 +10,7 @@ Where an episode ends, in this order:
 """
 
 import json
+import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,9 +19,12 @@ import h5py
 import numpy as np
 
 from qdq.data import hdf5
-from qdq.data.episodes import Dataset, Metadata, from_arrays
+from qdq.data.blocks import rows_per_block, spans
+from qdq.data.episodes import Dataset, Metadata, from_columns
+from qdq.data.guard import check_memory
 from qdq.data.metadata import metadata_from_json, metadata_to_json
 from qdq.data.references import Reference, d4rl_reference
+from qdq.data.rows import Store
 from qdq.data.tasks import ANTMAZE_NOTE, MUJOCO_SIZES, Task, recognise
 from qdq.errors import DataError
 from qdq.storage import atomic_path
@@ -30,33 +34,41 @@ ANT_JUMP = 2.0  # maze units; a running ant moves less than 0.5 in a step, and a
 KNOWN_LIMITS = {"Hopper": 1000, "HalfCheetah": 1000, "Walker2d": 1000, "Ant": 1000}
 
 
-def read_d4rl(path: Path, name: str | None = None) -> Dataset:
-    """The dataset in a D4RL HDF5 file; `name` replaces the file's name where tasks are recognised."""
+def read_d4rl(path: Path, name: str | None = None, store: Store | None = None) -> Dataset:
+    """The dataset in a D4RL HDF5 file, read in blocks.
+
+    `name` replaces the file's name where tasks are recognised; `store` is where the dataset's columns grow.
+    """
     path = Path(path)
     with hdf5.open_hdf5(path) as file:
-        arrays = {key: hdf5.read_array(path, file, key) for key in (*REQUIRED, "timeouts", "next_observations")}
+        arrays = {key: hdf5.open_array(path, file, key) for key in (*REQUIRED, "timeouts", "next_observations")}
+        if missing := [key for key in REQUIRED if arrays[key] is None]:
+            raise DataError(
+                f"{path} lacks {', '.join(missing)}; a D4RL file has {', '.join(REQUIRED)}, one row per transition."
+            )
+        if store is None:
+            check_memory(path, "the data", sum(array.nbytes for array in arrays.values() if array is not None))
         group = hdf5.member(path, file, "metadata")
-        attributes = hdf5.attributes(file) | hdf5.attributes(group)
         ours = _ours(path, group)
-    if missing := [key for key in REQUIRED if arrays[key] is None]:
-        raise DataError(
-            f"{path} lacks {', '.join(missing)}; a D4RL file has {', '.join(REQUIRED)}, one row per transition."
-        )
-    if ours is not None:
-        metadata, low, high = ours
-        return _build(arrays, arrays["timeouts"], low, high, metadata)
+        if ours is not None:
+            metadata, low, high = ours
+            return _build(arrays, arrays["timeouts"], low, high, metadata, store)
+        return _foreign(name or path.stem, arrays, hdf5.attributes(file) | hdf5.attributes(group), store)
 
-    task = recognise(name or path.stem)
-    shapes = tuple(array.shape[-1] for key in REQUIRED[:2] if (array := arrays[key]) is not None and array.ndim == 2)
+
+def _foreign(name: str, arrays: dict[str, Any], attributes: dict[str, Any], store: Store | None) -> Dataset:
+    """The dataset of a file that does not say everything itself."""
+    task = recognise(name)
+    shapes = tuple(arrays[key].shape[-1] for key in REQUIRED[:2] if arrays[key].ndim == 2)
     if task is not None and task.environment_id is not None and MUJOCO_SIZES[task.environment_id] != shapes:
         task = None  # a file that only borrows the name
-    metadata = _describe(name or path.stem, task, attributes)
+    metadata = _describe(name, task, attributes)
     timeouts, note = _timeouts(arrays, task, metadata.environment_id)
     if note:
         metadata.details["boundaries"] = note
     bounded = task is not None or metadata.environment_id in MUJOCO_SIZES
     low, high = (-1.0, 1.0) if bounded else (None, None)
-    dataset = _build(arrays, timeouts, low, high, metadata)
+    dataset = _build(arrays, timeouts, low, high, metadata, store)
     limit = _limit(task, metadata.environment_id)
     if limit and dataset.truncations[-1] and dataset.lengths[-1] < limit - 1:
         details = {**dataset.metadata.details, "last_episode_cut": True}
@@ -88,14 +100,11 @@ def write_d4rl(dataset: Dataset, path: Path) -> None:
             group.attrs["reference_max_return"] = dataset.metadata.reference.expert
 
 
-def _build(arrays: dict[str, Any], timeouts: Any, low: Any, high: Any, metadata: Metadata) -> Dataset:
-    return from_arrays(
-        **{key: arrays[key] for key in (*REQUIRED, "next_observations")},
-        truncations=timeouts,
-        action_low=low,
-        action_high=high,
-        metadata=metadata,
-    )
+def _build(
+    arrays: dict[str, Any], timeouts: Any, low: Any, high: Any, metadata: Metadata, store: Store | None
+) -> Dataset:
+    columns = {key: arrays[key] for key in (*REQUIRED, "next_observations")}
+    return from_columns({**columns, "truncations": timeouts}, low, high, metadata, store)
 
 
 def _ours(path: Path, group: Any) -> tuple[Metadata, np.ndarray, np.ndarray] | None:
@@ -153,27 +162,56 @@ def _limit(task: Task | None, environment_id: str | None) -> int | None:
     return KNOWN_LIMITS.get((environment_id or "").split("-")[0])
 
 
+class _Flags:
+    """Truncations that follow from other columns, in blocks."""
+
+    def __init__(self, count: int, given: Any, limit: int | None, ends: np.ndarray, jumps: np.ndarray):
+        self.shape, self.ndim, self.dtype = (count,), 1, np.dtype(bool)
+        self.given, self.limit, self.ends, self.jumps = given, limit, ends, jumps
+
+    def __getitem__(self, rows: slice) -> np.ndarray:
+        flags = np.zeros(rows.stop - rows.start, bool) if self.given is None else np.array(self.given[rows], bool)
+        if self.limit is not None:
+            numbers = np.arange(rows.start, rows.stop)
+            previous = np.concatenate([[-1], self.ends])  # the clock starts again after each terminal
+            age = numbers - previous[np.searchsorted(self.ends, numbers, side="left")]
+            flags |= (age % self.limit == 0) & ~np.isin(numbers, self.ends)
+        low, high = np.searchsorted(self.jumps, [rows.start, rows.stop])
+        flags[self.jumps[low:high] - rows.start] = True
+        return flags
+
+
 def _timeouts(arrays: dict[str, Any], task: Task | None, environment_id: str | None) -> tuple[Any, str | None]:
     """The truncations of a file, and how they were found if the file does not say."""
-    timeouts, terminals = arrays["timeouts"], np.asarray(arrays["terminals"])
-    note = None
-    if timeouts is None and arrays["next_observations"] is None and terminals.ndim == 1:
+    timeouts, terminals, observations = arrays["timeouts"], arrays["terminals"], arrays["observations"]
+    if arrays["next_observations"] is not None:
+        return timeouts, None
+    note, limit = None, None
+    ends = jumps = np.empty(0, np.int64)
+    if timeouts is None and terminals.ndim == 1:
         limit = _limit(task, environment_id)
         if limit is None:
             return None, "terminals only: the file has no timeouts, no next_observations and no known time limit"
-        ends = np.flatnonzero(terminals)
-        previous = np.concatenate([[-1], ends])  # the clock starts again after each terminal
-        rows = np.arange(len(terminals))
-        age = rows - previous[np.searchsorted(ends, rows, side="left")]
-        timeouts = (age % limit == 0) & ~terminals.astype(bool)
+        found = [span.start + np.flatnonzero(terminals[span]) for span in spans(len(terminals), rows_per_block(8))]
+        ends = np.concatenate([ends, *found])
         note = (
             f"terminals, and the environment's limit of {limit} steps: no timeouts and no next_observations in the file"
         )
-    if task is not None and task.is_antmaze and arrays["next_observations"] is None:
-        position = np.asarray(arrays["observations"], np.float64)[:, :2]
-        jumps = np.flatnonzero(np.linalg.norm(np.diff(position, axis=0), axis=1) > ANT_JUMP)
-        timeouts = np.zeros(len(position), bool) if timeouts is None else np.array(timeouts, bool)
-        if len(timeouts) == len(position) and len(jumps):
-            timeouts[jumps] = True
+    count = len(terminals)
+    if task is not None and task.is_antmaze and (timeouts is None or len(timeouts) == count):
+        jumps = _jumps(observations)
+        if len(jumps):
             note = f"{note or 'terminals and timeouts'}; and {len(jumps)} jumps of the ant"
-    return timeouts, note
+    if limit is None and not len(jumps):
+        return timeouts, note
+    return _Flags(count, timeouts, limit, ends, jumps), note
+
+
+def _jumps(observations: Any) -> np.ndarray:
+    """Where an ant is further from its next position than it can move in one step."""
+    found = [np.empty(0, np.int64)]
+    width = observations.dtype.itemsize * math.prod(observations.shape[1:])
+    for span in spans(len(observations), rows_per_block(width)):
+        position = np.asarray(observations[span.start : span.stop + 1], np.float64)[:, :2]
+        found.append(span.start + np.flatnonzero(np.linalg.norm(np.diff(position, axis=0), axis=1) > ANT_JUMP))
+    return np.concatenate(found)

@@ -6,15 +6,29 @@ own and is never stored twice. `terminals` marks the step at which the task itse
 """
 
 import hashlib
-from collections.abc import Sequence
+import math
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from qdq.data.blocks import blocks_of, release, rows_per_block, spans
 from qdq.data.references import Reference
+from qdq.data.rows import ArrayStore, Assembler, Rows, Store, check_shapes
 from qdq.errors import DataError
+
+COLUMNS = (
+    "observations",
+    "actions",
+    "rewards",
+    "terminals",
+    "truncations",
+    "lengths",
+    "action_low",
+    "action_high",
+)
 
 
 @dataclass(frozen=True)
@@ -28,6 +42,16 @@ class Metadata:
     task: str | None = None  # the paper's task, such as hopper-medium, if it is one
     reference: Reference | None = None  # the two returns that define scores 0 and 100
     details: dict[str, Any] = field(default_factory=dict)  # how it was made; free, JSON
+
+
+class Part(NamedTuple):
+    """Consecutive transitions of one episode."""
+
+    episode: int  # its number
+    begin: int  # its first transition
+    start: int  # the first transition of the part
+    stop: int  # the one after the last
+    end: int  # the one after the last of the episode
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,6 +91,11 @@ class Dataset:
     def action_size(self) -> int:
         return self.actions.shape[1]
 
+    @property
+    def nbytes(self) -> int:
+        """The bytes of all columns, in memory or on disk."""
+        return sum(getattr(self, name).nbytes for name in COLUMNS)
+
     @cached_property
     def starts(self) -> np.ndarray:
         """The first transition of each episode."""
@@ -76,6 +105,25 @@ class Dataset:
     def rows(self) -> np.ndarray:
         """The row of `observations` for each transition; its next observation is one row further."""
         return np.arange(self.transitions) + np.repeat(np.arange(self.episodes), self.lengths)
+
+    def rows_of(self, index: np.ndarray) -> np.ndarray:
+        """The rows of `observations` for some transitions, given in ascending order, without an array over all of them."""
+        rows, first, start = np.array(index, np.int64), 0, 0
+        for lengths in blocks_of(self.lengths):
+            ends = start + np.cumsum(lengths)
+            inside = slice(np.searchsorted(index, start), np.searchsorted(index, ends[-1]))
+            rows[inside] += first + np.searchsorted(ends, index[inside], side="right")
+            first, start = first + len(lengths), ends[-1]
+        return rows
+
+    def parts(self, longest: int) -> Iterator[Part]:
+        """Every episode in order; one of more than `longest` transitions comes in several parts."""
+        episode, begin = 0, 0
+        for lengths in blocks_of(self.lengths):
+            for length in lengths.tolist():
+                for span in spans(length, longest):
+                    yield Part(episode, begin, begin + span.start, begin + span.stop, begin + length)
+                episode, begin = episode + 1, begin + length
 
     @property
     def current_observations(self) -> np.ndarray:
@@ -90,7 +138,15 @@ class Dataset:
     @cached_property
     def episode_returns(self) -> np.ndarray:
         """Undiscounted sum of rewards of each episode."""
-        return np.add.reduceat(self.rewards.astype(np.float64), self.starts)
+        returns, starts = np.zeros(self.episodes), self.starts
+        for span in spans(self.transitions, rows_per_block(8)):
+            touched = slice(
+                np.searchsorted(starts, span.start, side="right") - 1, np.searchsorted(starts, span.stop, side="left")
+            )
+            cuts = np.maximum(starts[touched] - span.start, 0)
+            returns[touched] += np.add.reduceat(self.rewards[span].astype(np.float64), cuts)
+            release(self.rewards)
+        return returns
 
     @property
     def complete(self) -> np.ndarray:
@@ -111,19 +167,11 @@ class Dataset:
     def sha256(self) -> str:
         """Hash of the arrays: the same data in another file format has the same hash."""
         digest = hashlib.sha256()
-        for name in (
-            "observations",
-            "actions",
-            "rewards",
-            "terminals",
-            "truncations",
-            "lengths",
-            "action_low",
-            "action_high",
-        ):
-            array = np.ascontiguousarray(getattr(self, name))
+        for name in COLUMNS:
+            array = getattr(self, name)
             digest.update(f"{name}:{array.dtype.str}:{array.shape}".encode())
-            digest.update(array.data if array.size else b"")
+            for block in blocks_of(array):
+                digest.update(np.ascontiguousarray(block).data)
         return digest.hexdigest()
 
     def select(self, episodes: np.ndarray) -> "Dataset":
@@ -169,143 +217,43 @@ def from_arrays(
     truncated episode is dropped, because what followed it was not recorded.
     Bounds of the actions default to [-1, 1] where the actions fit, else to their range in the data.
     """
-    metadata = metadata or Metadata()
-    name = metadata.name
-    observations = as_numbers(name, "observations", observations, 2)
-    actions = as_numbers(name, "actions", actions, 2)
-    rewards = as_numbers(name, "rewards", rewards, 1)
-    count = len(rewards)
-    terminals = _flags(name, "terminals", terminals, count)
-    truncations = np.zeros(count, bool) if truncations is None else _flags(name, "truncations", truncations, count)
-    for label, array in (("observations", observations), ("actions", actions)):
-        if len(array) != count:
-            raise DataError(
-                f"Dataset {name!r} has {count} rewards but {len(array)} {label}; give one row per transition."
-            )
-    if count == 0:
-        raise DataError(f"Dataset {name!r} is empty; it needs at least one episode of two transitions.")
-    if next_observations is not None:
-        next_observations = as_numbers(name, "next_observations", next_observations, 2)
-        if next_observations.shape != observations.shape:
-            raise DataError(
-                f"Dataset {name!r} has next_observations of shape {next_observations.shape} but observations of shape "
-                f"{observations.shape}; they must agree."
-            )
-
-    ends = terminals | truncations
-    last_episode_cut = not ends[-1]
-    discontinuities = 0
-    if next_observations is not None:
-        breaks = _breaks(name, observations, next_observations, ends)
-        discontinuities = int(breaks.sum())
-        ends = ends | breaks
-    ends[-1] = True
-    starts = np.concatenate([[0], np.flatnonzero(ends)[:-1] + 1])
-    stops = np.flatnonzero(ends) + 1
-    if next_observations is None:  # what follows the last step of a truncated episode is unknown: drop that step
-        stops = np.where(terminals[stops - 1], stops, stops - 1)
-        last_episode_cut = last_episode_cut and stops[-1] > starts[-1]  # else that episode vanishes
-        starts, stops = starts[stops > starts], stops[stops > starts]
-        if not len(starts):
-            raise DataError(
-                f"Dataset {name!r} has only one-step episodes without next_observations; "
-                "check that rows are in time order and truncations mark only the ends of episodes."
-            )
-    lengths = stops - starts
-    index = np.concatenate([np.arange(a, b) for a, b in zip(starts, stops, strict=True)])
-    final = np.cumsum(lengths) - 1
-    terminals = terminals[index]
-    truncations = np.zeros(len(index), bool)
-    truncations[final] = ~terminals[final]
-    after = observations[index[final]] if next_observations is None else next_observations[index[final]]
-    if next_observations is None:  # a truncated episode keeps its last observation as what follows
-        cut = ~terminals[final]
-        after[cut] = observations[stops[cut]]
-    rows = np.insert(observations[index], final + 1, after, axis=0)
-    low, high = _bounds(name, actions, action_low, action_high)
-    details = dict(metadata.details)
-    if last_episode_cut:
-        details["last_episode_cut"] = True
-    if discontinuities:
-        details["discontinuities"] = discontinuities
-    return Dataset(
-        rows,
-        actions[index],
-        rewards[index],
-        terminals,
-        truncations,
-        lengths,
-        low,
-        high,
-        replace(metadata, details=details),
-    )
+    arrays = {
+        "observations": observations,
+        "actions": actions,
+        "rewards": rewards,
+        "terminals": terminals,
+        "truncations": truncations,
+        "next_observations": next_observations,
+    }
+    return from_columns(arrays, action_low, action_high, metadata or Metadata())
 
 
-def as_numbers(name: str, label: str, array: Any, dimensions: int) -> np.ndarray:
-    array = np.asarray(array)
-    if array.dtype.kind not in "fiub":
-        raise DataError(f"Dataset {name!r}: {label} are of type {array.dtype}, but numbers are needed.")
-    if dimensions == 2 and array.ndim == 1:
-        array = array[:, None]
-    if dimensions == 1 and array.ndim == 2 and array.shape[1] == 1:
-        array = array[:, 0]
-    if array.ndim != dimensions:
-        raise DataError(f"Dataset {name!r}: {label} have {array.ndim} dimensions where {dimensions} are needed.")
-    if 0 in array.shape[1:]:
-        raise DataError(f"Dataset {name!r}: {label} have no columns; at least one is needed.")
-    with np.errstate(over="ignore", invalid="ignore"):  # what does not fit in float32 is reported below
-        converted = array.astype(np.float32, copy=False)
-    if not np.isfinite(converted).all():
-        row = int(np.argwhere(~np.isfinite(converted).reshape(len(converted), -1).all(axis=1))[0, 0])
-        raise DataError(
-            f"Dataset {name!r}: {label} hold NaN or infinity, first in row {row}; remove or repair such rows."
-        )
-    return converted
+def from_columns(
+    arrays: dict[str, Any], action_low: Any, action_high: Any, metadata: Metadata, store: Store | None = None
+) -> Dataset:
+    """The same for columns that may still be in their file; they are read in blocks, in order.
+
+    `store` is where the columns of the dataset grow: in memory by default.
+    """
+    columns = {label: _column(array) for label, array in arrays.items() if array is not None}
+    count = check_shapes(metadata.name, {label: column.shape for label, column in columns.items()})
+    row_bytes = sum(column.dtype.itemsize * math.prod(column.shape[1:]) for column in columns.values())
+    assembler = Assembler(metadata.name, store or ArrayStore())
+    for span in spans(count, rows_per_block(row_bytes)):
+        assembler.add(Rows(**{label: column[span] for label, column in columns.items()}))
+    return assemble(assembler, action_low, action_high, metadata)
 
 
-def _flags(name: str, label: str, array: Any, count: int) -> np.ndarray:
-    array = np.asarray(array)
-    if array.ndim == 2 and array.shape[1] == 1:
-        array = array[:, 0]
-    if array.shape != (count,):
-        raise DataError(
-            f"Dataset {name!r} has {count} rewards but {label} of shape {array.shape}; give one flag per transition."
-        )
-    if array.dtype.kind not in "fiub" or not np.isin(array, (0, 1)).all():
-        raise DataError(f"Dataset {name!r}: {label} must be flags (0 or 1).")
-    return array.astype(bool)
+def assemble(assembler: Assembler, action_low: Any, action_high: Any, metadata: Metadata) -> Dataset:
+    """The dataset of all rows that an assembler has taken."""
+    columns, details = assembler.finish(action_low, action_high)
+    return Dataset(**columns, metadata=replace(metadata, details={**metadata.details, **details}))
 
 
-def _breaks(name: str, observations: np.ndarray, next_observations: np.ndarray, ends: np.ndarray) -> np.ndarray:
-    """Steps inside an episode after which the recording jumps to an unrelated observation."""
-    inside = np.flatnonzero(~ends[:-1])
-    jump = ~np.isclose(next_observations[inside], observations[inside + 1], rtol=1e-4, atol=1e-5).all(axis=1)
-    if len(inside) and jump.mean() > 0.5:
-        raise DataError(
-            f"Dataset {name!r}: {jump.mean():.0%} of the next observations differ from the following row's "
-            "observation; rows must be in time order (not shuffled) and both must be in the same units."
-        )
-    breaks = np.zeros(len(ends), bool)
-    breaks[inside[jump]] = True
-    return breaks
-
-
-def _bounds(name: str, actions: np.ndarray, low: Any, high: Any) -> tuple[np.ndarray, np.ndarray]:
-    if (low is None) != (high is None):
-        raise DataError(f"Dataset {name!r}: give both action_low and action_high, or neither.")
-    size = actions.shape[1]
-    if low is None:
-        if np.abs(actions).max() <= 1.0:
-            return -np.ones(size, np.float32), np.ones(size, np.float32)
-        return actions.min(axis=0), actions.max(axis=0)
-    try:
-        with np.errstate(over="ignore"):
-            bounds = [np.broadcast_to(np.asarray(value, np.float32), (size,)).copy() for value in (low, high)]
-    except (ValueError, TypeError) as error:
-        raise DataError(
-            f"Dataset {name!r}: action bounds must be one number, or {size} numbers, one per dimension."
-        ) from error
-    return bounds[0], bounds[1]
+def _column(array: Any) -> Any:
+    """Something with a shape, a type and slices: an array, or a column that is still in its file."""
+    column = array if hasattr(array, "shape") and hasattr(array, "dtype") else np.asarray(array)
+    return column if column.ndim else np.reshape(column, (1,))
 
 
 def _validate(dataset: Dataset) -> None:
@@ -338,17 +286,41 @@ def _validate(dataset: Dataset) -> None:
             f"Dataset {name!r}: action dimension {column} has an empty range; "
             "declare bounds with low < high, or drop it."
         )
-    slack = 1e-4 * (dataset.action_high - dataset.action_low)
-    outside = (dataset.actions < dataset.action_low - slack) | (dataset.actions > dataset.action_high + slack)
-    if outside.any():
-        row, column = np.argwhere(outside)[0]
-        raise DataError(
-            f"Dataset {name!r}: action {dataset.actions[row, column]:.6g} in row {row}, dimension {column} is "
-            f"outside the declared bounds [{dataset.action_low[column]:.6g}, {dataset.action_high[column]:.6g}]; "
-            "correct the bounds or the data."
-        )
+    _validate_actions(dataset)
+    _validate_ends(dataset)
     if dataset.lengths.max() < 2:
         raise DataError(
             f"Dataset {name!r} has only one-step episodes; QDQ learns from what follows an action, so keep rows "
             "in time order and mark only the ends of episodes as terminal or truncated."
         )
+
+
+def _validate_actions(dataset: Dataset) -> None:
+    slack, row = 1e-4 * (dataset.action_high - dataset.action_low), 0
+    for actions in blocks_of(dataset.actions):
+        outside = (actions < dataset.action_low - slack) | (actions > dataset.action_high + slack)
+        if outside.any():
+            i, column = np.argwhere(outside)[0]
+            raise DataError(
+                f"Dataset {dataset.name!r}: action {actions[i, column]:.6g} in row {row + i}, dimension {column} is "
+                f"outside the declared bounds [{dataset.action_low[column]:.6g}, {dataset.action_high[column]:.6g}]; "
+                "correct the bounds or the data."
+            )
+        row += len(actions)
+
+
+def _validate_ends(dataset: Dataset) -> None:
+    """Every episode ends in exactly one of terminal and truncation, and neither is found elsewhere."""
+    episode, start = 0, 0
+    for span in spans(dataset.transitions, rows_per_block(8)):
+        terminals, truncations = dataset.terminals[span], dataset.truncations[span]
+        ends = np.flatnonzero(terminals | truncations)
+        stops = start + np.cumsum(dataset.lengths[episode : episode + len(ends)])
+        if (terminals & truncations).any() or not np.array_equal(span.start + ends + 1, stops):
+            raise DataError(
+                f"Dataset {dataset.name!r}: the terminals and truncations do not mark the ends of its episodes, one each; "
+                "write the dataset again."
+            )
+        if len(stops):
+            episode, start = episode + len(stops), int(stops[-1])
+        release(dataset.terminals, dataset.truncations, dataset.lengths)

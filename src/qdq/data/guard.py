@@ -1,11 +1,11 @@
 """What every reader shares: no file is trusted, and every failure to parse one is a single sentence."""
 
 import contextlib
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
 from qdq.errors import DataError, QDQError
+from qdq.memory import physical_memory
 
 GIBIBYTE = 2**30
 # Deflate cannot expand a byte to more than 1032; a larger claim comes from a damaged or hostile header.
@@ -39,11 +39,11 @@ def reading(path: Path, kind: str) -> Iterator[None]:
 
 def check_memory(path: Path, label: str, size: int) -> None:
     """Refuse an array that cannot fit in this machine's memory, before anything is allocated."""
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    memory = physical_memory()
     if size > memory:
         raise DataError(
             f"{path}: {label} claims {size / GIBIBYTE:.3g} GiB, more than the {memory / GIBIBYTE:.3g} GiB of memory; "
-            "the header is wrong, or the file must be split."
+            "if that is no mistake, stream the data with a budget, such as --memory 2GiB."
         )
 
 

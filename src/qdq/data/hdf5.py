@@ -14,6 +14,7 @@ from qdq.data.guard import GIBIBYTE, check_compression, check_memory, reading
 from qdq.errors import DataError
 
 SIGNATURE = b"\x89HDF\r\n\x1a\n"
+SMALL = 2**20  # bytes that need no look at the file's size
 
 
 @contextlib.contextmanager
@@ -36,7 +37,27 @@ def member(path: Path, group: h5py.Group, key: str) -> Any:
 
 
 def read_array(path: Path, group: h5py.Group, key: str) -> np.ndarray | None:
-    """The numeric array called `key`, or none if there is no such member.
+    """The numeric array called `key`, or none if there is no such member."""
+    item = _item(path, group, key)
+    if item is None:
+        return None
+    size = math.prod(item.shape) * item.dtype.itemsize
+    if size >= SMALL:
+        check_memory(path, key, size)
+    array = np.empty(item.shape, item.dtype)
+    if array.size:
+        item.read(h5s.ALL, h5s.ALL, array)
+    return array
+
+
+def open_array(path: Path, group: h5py.Group, key: str) -> h5py.Dataset | None:
+    """The numeric array called `key`, still in the file, whose slices are read when they are asked for."""
+    item = _item(path, group, key)
+    return None if item is None else h5py.Dataset(item)
+
+
+def _item(path: Path, group: h5py.Group, key: str) -> h5d.DatasetID | None:
+    """The checked array called `key`.
 
     Uses HDF5's own calls, because a Minari dataset of short episodes has hundreds of thousands of small arrays.
     """
@@ -55,10 +76,7 @@ def read_array(path: Path, group: h5py.Group, key: str) -> np.ndarray | None:
     if item.get_space().get_simple_extent_type() == h5s.NULL:
         raise DataError(f"{path}: {label} is empty; it was created but never written.")
     _check(path, label, item, math.prod(item.shape) * dtype.itemsize)
-    array = np.empty(item.shape, dtype)
-    if array.size:
-        item.read(h5s.ALL, h5s.ALL, array)
-    return array
+    return item
 
 
 def _check(path: Path, label: str, item: h5d.DatasetID, size: int) -> None:
@@ -70,9 +88,8 @@ def _check(path: Path, label: str, item: h5d.DatasetID, size: int) -> None:
     if size == 0:
         return
     stored = item.get_storage_size()
-    if layout != h5d.CHUNKED and stored == size < 2**20:
+    if layout != h5d.CHUNKED and stored == size < SMALL:
         return  # small, and byte for byte what it claims
-    check_memory(path, label, size)
     if stored > Path(path).stat().st_size:
         raise DataError(
             f"{path}: {label} claims {stored} stored bytes, more than the whole file; the file is cut short."

@@ -1,43 +1,98 @@
 """Any dataset by one name: a file, a Minari folder or id, a factory name, or `minari:` and `d4rl:` with download."""
 
 import os
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+from qdq import storage
 from qdq.data.episodes import Dataset
 from qdq.data.guard import reading
+from qdq.data.rows import Store
 from qdq.errors import DataError, UsageError, suggest
+from qdq.memory import parse_memory
 
 SUFFIXES = (".hdf5", ".h5", ".npz", ".csv", ".parquet")
 
 
-def load_dataset(name_or_path: str | Path, *, columns: Path | None = None) -> Dataset:
+Source = tuple[Callable[[Store | None], Dataset], str, list[Path]]  # a reader, and the name and files it depends on
+
+
+def load_dataset(name_or_path: str | Path, *, columns: Path | None = None, memory: str | int | None = None) -> Dataset:
     """The dataset of that name, wherever it is.
 
-    A file is recognised by its content (D4RL HDF5, NPZ, Parquet, otherwise CSV by its ending), a folder as Minari's.
-    `minari:ID` and `d4rl:NAME` download what is missing; a plain name is an installed Minari id, or a dataset made by
-    `qdq data make`. `columns` names the columns of a table.
+    A file is recognised by its content (D4RL HDF5, NPZ, Parquet, otherwise CSV by its ending), a folder as Minari's or
+    as a mapped dataset. `minari:ID` and `d4rl:NAME` download what is missing; a plain name is an installed Minari id, or
+    a dataset made by `qdq data make`. `columns` names the columns of a table. With a `memory` budget, such as "2GiB", the
+    dataset is not read into memory but mapped, after it has been converted in blocks and kept in the cache folder.
     """
-    from qdq.data import minari_format
+    if memory is not None:
+        parse_memory(memory)
+    read, label, files = _source(os.fspath(name_or_path), columns)
+    if memory is None or not files:
+        return read(None)
+    from qdq.data.mapped import converted
 
-    name = os.fspath(name_or_path)
+    return converted({"name": label, "files": [storage.file_hash(file) for file in files]}, read)
+
+
+def _source(name: str, columns: Path | None) -> Source:
+    """What reads a dataset; no files if it is mapped already."""
+    from qdq.data import mapped, minari_format
+
     path = Path(name).expanduser()
     if columns is not None and not (path.is_file() and _kind(path) in ("csv", "parquet")):
         raise UsageError(f"--columns describes the columns of a CSV or Parquet file, but {name} is not one.")
     if name.startswith("minari:"):
-        return minari_format.read_minari(minari_format.download_minari(name.removeprefix("minari:")))
+        return _minari(minari_format.download_minari(name.removeprefix("minari:")))
     if name.startswith("d4rl:"):
         from qdq.data import d4rl, download
 
-        return d4rl.read_d4rl(download.fetch(name.removeprefix("d4rl:")), name.removeprefix("d4rl:"))
+        short = name.removeprefix("d4rl:")
+        file = download.fetch(short)
+        return lambda store: d4rl.read_d4rl(file, short, store), short, [file]
     if path.is_file():
-        return read_file(path, columns)
+        return _file(path, columns)
+    if mapped.is_mapped_folder(path):
+        return lambda store: mapped.read_mapped(path), name, []
     folder = find_folder(name)
     if folder is not None:
-        return minari_format.read_minari(folder)
+        return _minari(folder)
     if path.is_dir():
-        raise DataError(f"{name} is a folder, but not that of a Minari dataset (it has no data/metadata.json).")
+        raise DataError(
+            f"{name} is a folder, but not that of a Minari dataset (it has no data/metadata.json), nor of a mapped one."
+        )
     raise _not_found(name)
+
+
+def _minari(folder: Path) -> Source:
+    from qdq.data import minari_format
+
+    files = [folder / "data" / "metadata.json", folder / "data" / minari_format.MAIN_FILE]
+    return lambda store: minari_format.read_minari(folder, store), folder.name, files
+
+
+def _file(path: Path, columns: Path | None = None) -> Source:
+    """The reader of one file, by its content."""
+    kind = _kind(path)
+    if kind == "hdf5":
+        from qdq.data import d4rl, minari_format
+
+        if path.name == minari_format.MAIN_FILE and minari_format.is_minari_folder(path.parent.parent):
+            return _minari(path.parent.parent)
+        return lambda store: d4rl.read_d4rl(path, None, store), path.stem, [path]
+    if kind == "npz":
+        from qdq.data import npz
+
+        return lambda store: npz.read_npz(path, store), path.stem, [path]
+    if kind in ("csv", "parquet"):
+        from qdq.data import tables
+
+        read = tables.read_parquet if kind == "parquet" else tables.read_csv
+        meaning = columns or path.with_suffix(".toml")
+        files = [path, meaning] if meaning.is_file() else [path]
+        return lambda store: read(path, columns, store), path.stem, files
+    raise DataError(f"{path} is neither HDF5, NPZ, Parquet nor CSV; convert it to one of them.")
 
 
 def find_folder(name: str) -> Path | None:
@@ -56,6 +111,7 @@ def find_folder(name: str) -> Path | None:
 
 def locate(name: str) -> Path:
     """Where the dataset of that name is stored; nothing is read or downloaded."""
+    from qdq.data.mapped import is_mapped_folder
     from qdq.data.minari_format import is_minari_folder, minari_path
 
     if name.startswith("d4rl:"):
@@ -71,41 +127,44 @@ def locate(name: str) -> Path:
             raise DataError(f"{name} is not installed; it would be stored in {stored}.")
         return stored
     path = Path(name).expanduser()
-    found = path if path.is_file() else find_folder(name)
+    found = path if path.is_file() or is_mapped_folder(path) else find_folder(name)
     if found is None:
         raise _not_found(name)
     return found.absolute()
 
 
-def read_file(path: Path, columns: Path | None = None) -> Dataset:
-    """The dataset in one file, by its content."""
-    kind = _kind(path)
-    if kind == "hdf5":
-        from qdq.data import d4rl, minari_format
+def convert(source: str | Path, destination: str, *, columns: Path | None = None) -> tuple[Dataset, str]:
+    """Write a dataset in another format; one that becomes a mapped folder is never in memory as a whole."""
+    if not destination.endswith("/"):
+        dataset = load_dataset(source, columns=columns)
+        return dataset, write_dataset(dataset, destination)
+    from qdq.data import mapped
 
-        if path.name == minari_format.MAIN_FILE and minari_format.is_minari_folder(path.parent.parent):
-            return minari_format.read_minari(path.parent.parent)
-        return d4rl.read_d4rl(path)
-    if kind == "npz":
-        from qdq.data import npz
-
-        return npz.read_npz(path)
-    if kind in ("csv", "parquet"):
-        from qdq.data import tables
-
-        return tables.read_parquet(path, columns) if kind == "parquet" else tables.read_csv(path, columns)
-    raise DataError(f"{path} is neither HDF5, NPZ, Parquet nor CSV; convert it to one of them.")
+    folder = Path(destination).expanduser()
+    read, _, files = _source(os.fspath(source), columns)
+    if files:
+        mapped.fill_folder(folder, lambda store: read(store).metadata)
+    else:
+        mapped.write_mapped(read(None), folder)
+    return mapped.read_mapped(folder), str(folder)
 
 
 def write_dataset(dataset: Dataset, destination: str) -> str:
-    """Write `dataset` in the format that the destination's ending says, or to `minari:ID`; returns where it went."""
+    """Write `dataset` in the format that the destination's ending says (`/` for a mapped folder), or to `minari:ID`."""
     if destination.startswith("minari:"):
         from qdq.data.minari_format import write_minari
 
         return str(write_minari(replace_name(dataset, destination), destination.removeprefix("minari:")))
     path = Path(destination).expanduser()
+    if destination.endswith("/"):
+        from qdq.data.mapped import write_mapped
+
+        write_mapped(dataset, path)
+        return str(path)
     if path.suffix.lower() not in SUFFIXES:
-        raise UsageError(f"The format of {destination} is unknown; end it in {', '.join(SUFFIXES)}, or use minari:ID.")
+        raise UsageError(
+            f"The format of {destination} is unknown; end it in {', '.join(SUFFIXES)} or / (a mapped folder), or use minari:ID."
+        )
     beside = [path.with_suffix(".toml")] if path.suffix.lower() == ".csv" else []  # its columns and bounds
     for occupied in (path, *beside):
         if occupied.exists():

@@ -21,11 +21,13 @@ import h5py
 import numpy as np
 
 from qdq.data import hdf5
-from qdq.data.episodes import Dataset, Metadata, as_numbers, from_arrays
+from qdq.data.blocks import rows_per_block
+from qdq.data.episodes import Dataset, Metadata, assemble
 from qdq.data.flatten import ObservationLayout, flatten_observation, layout_of
-from qdq.data.guard import reading
+from qdq.data.guard import check_memory, reading
 from qdq.data.metadata import metadata_from_json, metadata_to_json
 from qdq.data.references import Reference, d4rl_reference
+from qdq.data.rows import ArrayStore, Assembler, Rows, Store, as_numbers, join
 from qdq.data.specification import environment_of, specification_of
 from qdq.data.tasks import PAPER_TASKS, recognise
 from qdq.errors import DataError, UsageError
@@ -60,8 +62,8 @@ def installed() -> list[str]:
     return sorted(str(found.parent.parent.relative_to(root)) for found in root.glob("**/data/metadata.json"))
 
 
-def read_minari(identifier_or_path: str | Path) -> Dataset:
-    """The dataset of an installed Minari id, or in a Minari folder."""
+def read_minari(identifier_or_path: str | Path, store: Store | None = None) -> Dataset:
+    """The dataset of an installed Minari id, or in a Minari folder; `store` is where its columns grow."""
     path = Path(identifier_or_path)
     if not is_minari_folder(path):
         path = minari_path(str(identifier_or_path))
@@ -74,10 +76,18 @@ def read_minari(identifier_or_path: str | Path) -> Dataset:
         raise DataError(f"{path}/data/metadata.json does not describe a dataset.")
     name = header.get("dataset_id") if isinstance(header.get("dataset_id"), str) else path.name
     layout, low, high = _spaces(path, header)
-    episodes = list(_episodes(path, header, layout))
-    if not episodes:
+    if store is None:
+        with reading(path / "data" / MAIN_FILE, "HDF5"):
+            check_memory(path, "the data", (path / "data" / MAIN_FILE).stat().st_size)
+    metadata = _describe(path, str(name), header, layout)
+    assembler = Assembler(metadata.name, store or ArrayStore())
+    for rows in _gathered(metadata.name, _episodes(path, header, layout), len(low)):
+        assembler.add(rows)
+    if assembler.waiting is None:
         raise DataError(f"{path} has no episodes.")
-    return _assemble(episodes, low, high, _describe(path, str(name), header, layout))
+    if not (np.isfinite(low).all() and np.isfinite(high).all()):
+        return assemble(assembler, None, None, metadata)  # an unbounded space declares nothing
+    return assemble(assembler, low, high, metadata)
 
 
 def download_minari(identifier: str) -> Path:
@@ -244,38 +254,23 @@ def _checked(label: str, observations: np.ndarray, arrays: list[Any]) -> Episode
     return observations, actions, rewards, terminals.astype(bool), truncations.astype(bool)
 
 
-def _assemble(episodes: list[Episode], low: np.ndarray, high: np.ndarray, metadata: Metadata) -> Dataset:
-    widths = {(episode[0].shape[1], episode[1].shape[1]) for episode in episodes}
-    if len(widths) != 1 or next(iter(widths))[1] != len(low):
-        raise DataError(
-            f"Dataset {metadata.name!r} has episodes of different widths, or other actions than it declares."
-        )
-    if not (np.isfinite(low).all() and np.isfinite(high).all()):
-        low, high = None, None  # type: ignore[assignment]  # an unbounded space declares nothing
-    early = any((terminals | truncations)[:-1].any() for *_, terminals, truncations in episodes)
-    columns = [np.concatenate(column) for column in zip(*episodes, strict=True)]
-    if early or low is None:  # an end inside an episode splits it
-        observations = np.concatenate([episode[0][:-1] for episode in episodes])
-        following = np.concatenate([episode[0][1:] for episode in episodes])
-        ends = np.cumsum([len(episode[2]) for episode in episodes]) - 1
-        columns[4][ends] |= ~columns[3][ends]
-        _, actions, rewards, terminals, truncations = columns
-        return from_arrays(
-            observations,
-            actions,
-            rewards,
-            terminals,
-            truncations,
-            following,
-            action_low=low,
-            action_high=high,
-            metadata=metadata,
-        )
-    lengths = np.array([len(episode[2]) for episode in episodes], np.int64)
-    final = np.cumsum(lengths) - 1
-    truncations = np.zeros(lengths.sum(), bool)
-    truncations[final] = ~columns[3][final]
-    return Dataset(columns[0], columns[1], columns[2], columns[3], truncations, lengths, low, high, metadata)
+def _gathered(name: str, episodes: Iterator[Episode], action_size: int) -> Iterator[Rows]:
+    """The episodes as rows, many short ones or one long one at a time; an end inside an episode splits it."""
+    gathered: list[Rows] = []
+    count, size = 0, 0
+    for observations, actions, rewards, terminals, truncations in episodes:
+        size = size or observations.shape[1]
+        if observations.shape[1] != size or actions.shape[1] != action_size:
+            raise DataError(f"Dataset {name!r} has episodes of different widths, or other actions than it declares.")
+        truncations = truncations.copy()
+        truncations[-1] |= ~terminals[-1]
+        gathered.append(Rows(observations[:-1], actions, rewards, terminals, truncations, observations[1:]))
+        count += len(rewards)
+        if count >= rows_per_block(8 * (size + action_size)):
+            yield join(gathered)
+            gathered, count = [], 0
+    if gathered:
+        yield join(gathered)
 
 
 def _describe(path: Path, name: str, header: dict[str, Any], layout: ObservationLayout) -> Metadata:

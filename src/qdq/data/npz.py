@@ -4,6 +4,7 @@ Keys: observations, actions, rewards, terminals; optional truncations (or timeou
 action_high, and `metadata`, a JSON text.
 """
 
+import contextlib
 import math
 import zipfile
 from pathlib import Path
@@ -12,14 +13,17 @@ from typing import Any
 import numpy as np
 from numpy.lib import format as npy
 
-from qdq.data.episodes import Dataset, Metadata, from_arrays
+from qdq.data.episodes import Dataset, Metadata, from_columns
 from qdq.data.guard import check_compression, check_memory, reading
 from qdq.data.metadata import MAXIMUM_CHARACTERS, metadata_from_json, metadata_to_json
+from qdq.data.rows import Store
 from qdq.errors import DataError
 from qdq.storage import atomic_path
 
 REQUIRED = ("observations", "actions", "rewards", "terminals")
-OPTIONAL = ("truncations", "timeouts", "next_observations", "action_low", "action_high", "metadata")
+SMALL = ("action_low", "action_high", "metadata")
+OPTIONAL = ("truncations", "timeouts", "next_observations", *SMALL)
+ROWS = (*REQUIRED, "truncations", "timeouts", "next_observations")
 
 
 def read_arrays(path: Path, names: tuple[str, ...]) -> dict[str, np.ndarray]:
@@ -30,34 +34,45 @@ def read_arrays(path: Path, names: tuple[str, ...]) -> dict[str, np.ndarray]:
         for information in archive.infolist():
             key = information.filename.removesuffix(".npy")
             if key in names:
-                arrays[key] = _read_member(path, archive, information, key)
+                with _Member(path, archive, information, key) as member:
+                    if key == "metadata" and member.nbytes > 4 * MAXIMUM_CHARACTERS:
+                        raise DataError(
+                            f"{path}: metadata of {member.nbytes} bytes is implausibly long; write the file again."
+                        )
+                    check_memory(path, key, member.nbytes)
+                    arrays[key] = member.whole()
     return arrays
 
 
-def read_npz(path: Path) -> Dataset:
-    """The dataset in an NPZ file."""
+def read_npz(path: Path, store: Store | None = None) -> Dataset:
+    """The dataset in an NPZ file, read in blocks; `store` is where its columns grow."""
     path = Path(path)
-    arrays = read_arrays(path, (*REQUIRED, *OPTIONAL))
-    if missing := [key for key in REQUIRED if key not in arrays]:
-        raise DataError(f"{path} lacks {', '.join(missing)}; rename the arrays to {', '.join((*REQUIRED, *OPTIONAL))}.")
-    metadata = Metadata(name=path.stem, source="npz")
-    if "metadata" in arrays:
-        text = arrays["metadata"]
-        if text.dtype.kind != "U" or text.ndim != 0:
-            raise DataError(f"{path}: metadata must be one JSON text.")
-        metadata = metadata_from_json(str(text), path, "npz")
-    if "truncations" in arrays and "timeouts" in arrays:
-        raise DataError(
-            f"{path} has both truncations and timeouts, which are two names of one thing; keep one of them."
-        )
-    return from_arrays(
-        *(arrays[key] for key in REQUIRED),
-        truncations=arrays.get("truncations", arrays.get("timeouts")),
-        next_observations=arrays.get("next_observations"),
-        action_low=arrays.get("action_low"),
-        action_high=arrays.get("action_high"),
-        metadata=metadata,
-    )
+    arrays: dict[str, Any] = read_arrays(path, SMALL)
+    with reading(path, "NPZ"), contextlib.ExitStack() as opened, zipfile.ZipFile(path) as archive:
+        for information in archive.infolist():
+            key = information.filename.removesuffix(".npy")
+            if key in ROWS:
+                arrays[key] = opened.enter_context(_Member(path, archive, information, key))
+                if store is None and arrays[key].fortran:
+                    arrays[key] = arrays[key].whole()
+        if missing := [key for key in REQUIRED if key not in arrays]:
+            names = ", ".join((*REQUIRED, *OPTIONAL))
+            raise DataError(f"{path} lacks {', '.join(missing)}; rename the arrays to {names}.")
+        if "truncations" in arrays and "timeouts" in arrays:
+            raise DataError(
+                f"{path} has both truncations and timeouts, which are two names of one thing; keep one of them."
+            )
+        if store is None:
+            check_memory(path, "the data", sum(arrays[key].nbytes for key in ROWS if key in arrays))
+        metadata = Metadata(name=path.stem, source="npz")
+        if "metadata" in arrays:
+            text = arrays["metadata"]
+            if text.dtype.kind != "U" or text.ndim != 0:
+                raise DataError(f"{path}: metadata must be one JSON text.")
+            metadata = metadata_from_json(str(text), path, "npz")
+        columns = {key: arrays.get(key) for key in (*REQUIRED, "next_observations")}
+        columns["truncations"] = arrays.get("truncations", arrays.get("timeouts"))
+        return from_columns(columns, arrays.get("action_low"), arrays.get("action_high"), metadata, store)
 
 
 def write_npz(dataset: Dataset, path: Path) -> None:
@@ -77,28 +92,51 @@ def write_npz(dataset: Dataset, path: Path) -> None:
         )
 
 
-def _read_member(path: Path, archive: zipfile.ZipFile, information: zipfile.ZipInfo, key: str) -> np.ndarray:
-    """One array, after comparing its header with what the archive stores for it."""
-    if information.compress_size > path.stat().st_size:
-        raise DataError(f"{path}: {key} claims more stored bytes than the whole file has; the file is cut short.")
-    check_compression(path, key, information.file_size, information.compress_size)
-    with archive.open(information) as member:
-        version = npy.read_magic(member)
+class _Member:
+    """An array in an archive, in order and in blocks, after comparing its header with what is stored for it."""
+
+    def __init__(self, path: Path, archive: zipfile.ZipFile, information: zipfile.ZipInfo, key: str):
+        if information.compress_size > path.stat().st_size:
+            raise DataError(f"{path}: {key} claims more stored bytes than the whole file has; the file is cut short.")
+        check_compression(path, key, information.file_size, information.compress_size)
+        self.label = f"{path}: {key}"
+        self.file = archive.open(information)
+        version = npy.read_magic(self.file)
         readers: dict[tuple[int, int], Any] = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
         if version not in readers:
             raise DataError(f"{path}: {key} has an unknown array version {version}; save it with numpy.savez.")
-        shape, _, dtype = readers[version](member)
-        header = member.tell()
-    if dtype.hasobject:
-        raise DataError(f"{path}: {key} holds Python objects, which are never loaded; save plain numeric arrays.")
-    size = math.prod(shape) * dtype.itemsize
-    if key == "metadata" and size > 4 * MAXIMUM_CHARACTERS:
-        raise DataError(f"{path}: metadata of {size} bytes is implausibly long; write the file again.")
-    check_memory(path, key, size)
-    if size != information.file_size - header:
-        raise DataError(
-            f"{path}: the header of {key} claims {size} bytes, but {information.file_size - header} are stored; "
-            "the file is damaged, so write it again."
-        )
-    with archive.open(information) as member:
-        return npy.read_array(member, allow_pickle=False)
+        self.shape, self.fortran, self.dtype = readers[version](self.file)
+        if self.dtype.hasobject:
+            raise DataError(f"{path}: {key} holds Python objects, which are never loaded; save plain numeric arrays.")
+        self.ndim, self.nbytes = len(self.shape), math.prod(self.shape) * self.dtype.itemsize
+        stored = information.file_size - self.file.tell()
+        if self.nbytes != stored:
+            raise DataError(
+                f"{path}: the header of {key} claims {self.nbytes} bytes, but {stored} are stored; "
+                "the file is damaged, so write it again."
+            )
+        self.position = 0
+
+    def __enter__(self) -> "_Member":
+        return self
+
+    def __exit__(self, *unused: object) -> None:
+        self.file.close()
+
+    def __getitem__(self, rows: slice) -> np.ndarray:
+        """The next rows: forward only, because a compressed array cannot be entered in the middle."""
+        if self.fortran and self.ndim > 1:
+            raise DataError(
+                f"{self.label} is stored column by column, which cannot be streamed; save it with numpy.ascontiguousarray."
+            )
+        if rows.start != self.position:
+            raise ValueError("the rows of an archive are read in order")
+        self.position = rows.stop
+        shape = (rows.stop - rows.start, *self.shape[1:])
+        content = self.file.read(math.prod(shape) * self.dtype.itemsize)
+        return np.frombuffer(content, self.dtype).reshape(shape)
+
+    def whole(self) -> np.ndarray:
+        """All of it."""
+        content = np.frombuffer(self.file.read(), self.dtype)
+        return content.reshape(self.shape, order="F" if self.fortran else "C")

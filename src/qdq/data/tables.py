@@ -7,17 +7,21 @@ its value changes.
 """
 
 import csv
+import itertools
 import warnings
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import numpy as np
 
+from qdq.data.blocks import rows_per_block
 from qdq.data.columns import Columns, columns_of, columns_to_toml, conventional_columns, parse_columns, read_columns
-from qdq.data.episodes import Dataset, Metadata, from_arrays
+from qdq.data.episodes import Dataset, Metadata, assemble
 from qdq.data.guard import check_memory, reading
 from qdq.data.metadata import metadata_from_json, metadata_to_json
 from qdq.data.references import Reference, d4rl_reference
+from qdq.data.rows import ArrayStore, Assembler, Rows, Store
 from qdq.errors import DataError, UsageError, suggest
 from qdq.storage import atomic_path, write_text
 
@@ -25,33 +29,27 @@ FLAGS = {"1": 1, "1.0": 1, "true": 1, "yes": 1, "0": 0, "0.0": 0, "false": 0, "n
 FLOAT = "%.9g"  # nine digits identify a float32
 
 
-def read_csv(path: Path, columns: Path | None = None) -> Dataset:
-    """The dataset in a CSV file with a header line."""
+Table = dict[str, np.ndarray]  # a block of rows: the values of every column by its name
+
+
+def read_csv(path: Path, columns: Path | None = None, store: Store | None = None) -> Dataset:
+    """The dataset in a CSV file with a header line, read in blocks; `store` is where its columns grow."""
     path = Path(path)
-    with reading(path, "CSV"), open(path, encoding="utf-8-sig", newline="") as file:
+    with reading(path, "CSV"), open(path, encoding="utf-8-sig") as file:
+        if store is None:
+            check_memory(path, "the table", path.stat().st_size)
         header = tuple(name.strip() for name in next(csv.reader(file), []))
-    mapping = _mapping(path, header, columns, None)
-    text = [name for name in (mapping.terminal, mapping.truncated, mapping.episode) if name]
-    numeric = list(dict.fromkeys(name for name in mapping.names if name not in text))
-    table: dict[str, np.ndarray] = {}
-    with reading(path, "CSV"):
-        for names, kind in ((numeric, np.float64), (text, np.str_)):
-            values = _load(path, [header.index(name) for name in names], kind)
-            table.update({name: values[:, i] for i, name in enumerate(names)})
-    for name in (mapping.terminal, mapping.truncated):
-        if name:
-            table[name] = _flags(path, name, table[name])
-    return _build(path, "csv", mapping, table, None)
+        mapping = _mapping(path, header, columns, None)
+        return _build(path, "csv", mapping, _csv_blocks(path, file, header, mapping), None, store)
 
 
-def read_parquet(path: Path, columns: Path | None = None) -> Dataset:
-    """The dataset in a Parquet file."""
+def read_parquet(path: Path, columns: Path | None = None, store: Store | None = None) -> Dataset:
+    """The dataset in a Parquet file, read in blocks; `store` is where its columns grow."""
     path = Path(path)
     parquet = _parquet()
-    with reading(path, "Parquet"):
-        with parquet.ParquetFile(path) as file:
-            schema = file.schema_arrow
-            header, rows = tuple(schema.names), file.metadata.num_rows
+    with reading(path, "Parquet"), parquet.ParquetFile(path) as file:
+        schema = file.schema_arrow
+        header, rows = tuple(schema.names), file.metadata.num_rows
         ours = {
             key.decode(errors="replace"): value.decode(errors="replace")
             for key, value in (schema.metadata or {}).items()
@@ -61,15 +59,52 @@ def read_parquet(path: Path, columns: Path | None = None) -> Dataset:
             kind = schema.field(name).type
             if name != mapping.episode and not (_is_numeric(kind)):
                 raise DataError(f"{path}: column {name!r} is of type {kind}, but numbers are needed.")
-        check_memory(path, "the table", rows * len(mapping.names) * 8)
-        loaded = parquet.read_table(path, columns=list(dict.fromkeys(mapping.names)), use_threads=False)
-        table = {}
-        for name in loaded.column_names:
-            column = loaded.column(name)
+        if store is None:
+            check_memory(path, "the table", rows * len(mapping.names) * 4)
+        return _build(path, "parquet", mapping, _parquet_blocks(path, file, mapping), ours.get("qdq"), store)
+
+
+def _csv_blocks(path: Path, file: TextIO, header: tuple[str, ...], mapping: Columns) -> Iterator[Table]:
+    text = [name for name in (mapping.terminal, mapping.truncated, mapping.episode) if name]
+    numeric = list(dict.fromkeys(name for name in mapping.names if name not in text))
+    first = 0
+    while lines := _lines(file, rows_per_block(8 * len(header))):
+        table: Table = {}
+        for names, kind in ((numeric, np.float64), (text, np.str_)):
+            values = _load(lines, [header.index(name) for name in names], kind)
+            table.update({name: values[:, i] for i, name in enumerate(names)})
+        for name in (mapping.terminal, mapping.truncated):
+            if name:
+                table[name] = _flags(path, name, table[name], first)
+        first += len(table[mapping.reward])
+        yield table
+    if not first:
+        raise DataError(f"{path} has a header but no rows.")
+
+
+def _lines(file: TextIO, count: int) -> list[str]:
+    """The next lines of a file; what stands in quotes may go over several of them."""
+    lines = list(itertools.islice(file, count))
+    while sum(line.count('"') for line in lines) % 2 and (more := file.readline()):
+        lines.append(more)
+    return lines
+
+
+def _parquet_blocks(path: Path, file: Any, mapping: Columns) -> Iterator[Table]:
+    names = list(dict.fromkeys(mapping.names))
+    first = 0
+    for batch in file.iter_batches(rows_per_block(8 * len(names)), columns=names, use_threads=False):
+        table: Table = {}
+        for name in names:
+            column = batch.column(name)
             if column.null_count:
-                raise DataError(f"{path}: column {name!r} has {column.null_count} missing values; fill or remove them.")
-            table[name] = column.to_numpy()
-    return _build(path, "parquet", mapping, table, ours.get("qdq"))
+                raise DataError(
+                    f"{path}: column {name!r} has {column.null_count} missing values in rows {first} to "
+                    f"{first + len(column) - 1}; fill or remove them."
+                )
+            table[name] = column.to_numpy(zero_copy_only=False)
+        first += batch.num_rows
+        yield table
 
 
 def write_csv(dataset: Dataset, path: Path) -> None:
@@ -143,46 +178,30 @@ def _mapping(path: Path, header: tuple[str, ...], columns: Path | None, stored: 
     return mapping
 
 
-def _load(path: Path, indices: list[int], kind: Any) -> np.ndarray:
-    """Columns of a CSV file below its header, at most one pass per type."""
+def _load(lines: list[str], indices: list[int], kind: Any) -> np.ndarray:
+    """Some columns of the lines of a CSV file."""
     if not indices:
         return np.empty((0, 0))
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "loadtxt: input contained no data")
-        values = np.loadtxt(
-            path,
-            kind,
-            comments=None,
-            delimiter=",",
-            skiprows=1,
-            usecols=indices,
-            ndmin=2,
-            encoding="utf-8-sig",
-            quotechar='"',
-        )
-    if values.size == 0:
-        raise DataError(f"{path} has a header but no rows.")
-    return values
+        return np.loadtxt(lines, kind, comments=None, delimiter=",", usecols=indices, ndmin=2, quotechar='"')
 
 
-def _flags(path: Path, name: str, values: np.ndarray) -> np.ndarray:
+def _flags(path: Path, name: str, values: np.ndarray, first: int) -> np.ndarray:
     unique, inverse = np.unique(np.char.lower(np.char.strip(values)), return_inverse=True)
     for value in unique:
         if value not in FLAGS:
-            row = int(np.argmax(inverse == np.flatnonzero(unique == value)[0]))
+            row = first + int(np.argmax(inverse == np.flatnonzero(unique == value)[0]))
             raise DataError(
                 f"{path}: column {name!r} holds {str(value)!r} in row {row}, but only true or false make sense."
             )
     return np.array([FLAGS[value] for value in unique], bool)[inverse]
 
 
-def _build(path: Path, source: str, columns: Columns, table: dict[str, np.ndarray], ours: str | None) -> Dataset:
-    """The dataset of a table whose columns have been read."""
-    count = len(table[columns.reward])
-    terminals = table[columns.terminal] if columns.terminal else np.zeros(count, bool)
-    truncations = table[columns.truncated] if columns.truncated else None
-    if columns.episode:
-        truncations = _with_episode_ends(path, table[columns.episode], terminals, truncations)
+def _build(
+    path: Path, source: str, columns: Columns, blocks: Iterator[Table], ours: str | None, store: Store | None
+) -> Dataset:
+    """The dataset of a table that comes in blocks."""
     if ours is not None:
         metadata = metadata_from_json(ours, path, source)
     else:
@@ -192,29 +211,43 @@ def _build(path: Path, source: str, columns: Columns, table: dict[str, np.ndarra
         metadata = Metadata(path.stem, source, columns.environment_id, reference=reference)
         if not columns.terminal:
             metadata.details["terminals"] = "none recorded: the table has no terminal column"
-    return from_arrays(
+    assembler = Assembler(metadata.name, store or ArrayStore())
+    episodes = _Episodes(path)
+    for table in blocks:
+        begins = episodes.begins(table[columns.episode]) if columns.episode else None
+        assembler.add(_rows(columns, table, begins))
+    low, high = (None if bound is None else np.asarray(bound) for bound in (columns.action_low, columns.action_high))
+    return assemble(assembler, low, high, metadata)
+
+
+def _rows(columns: Columns, table: Table, begins: np.ndarray | None) -> Rows:
+    return Rows(
         np.column_stack([table[name] for name in columns.observations]),
         np.column_stack([table[name] for name in columns.actions]),
         table[columns.reward],
-        terminals,
-        truncations,
+        table[columns.terminal] if columns.terminal else np.zeros(len(table[columns.reward]), bool),
+        table[columns.truncated] if columns.truncated else None,
         np.column_stack([table[name] for name in columns.next_observations]) if columns.next_observations else None,
-        action_low=None if columns.action_low is None else np.asarray(columns.action_low),
-        action_high=None if columns.action_high is None else np.asarray(columns.action_high),
-        metadata=metadata,
+        begins,
     )
 
 
-def _with_episode_ends(path: Path, episode: np.ndarray, terminals: np.ndarray, truncations: Any) -> np.ndarray:
-    """Truncations with every change of the episode's number that is not already an end."""
-    change = episode[1:] != episode[:-1]
-    first = np.concatenate([[0], np.flatnonzero(change) + 1])
-    if len(np.unique(episode[first].astype(str))) != len(first):
-        raise DataError(
-            f"{path}: the rows of an episode are not next to each other; sort the rows by episode and time."
-        )
-    if not np.isin(terminals, (0, 1)).all() or (truncations is not None and not np.isin(truncations, (0, 1)).all()):
-        raise DataError(f"{path}: terminal and truncated must be flags (0 or 1).")
-    ends = np.append(change, False)
-    truncated = np.zeros(len(ends), bool) if truncations is None else np.asarray(truncations, bool)
-    return truncated | (ends & ~np.asarray(terminals, bool))
+class _Episodes:
+    """Finds where the episode's number changes, and that no number comes back."""
+
+    def __init__(self, path: Path):
+        self.path = path
+        self.previous: Any = None
+        self.seen: set[str] = set()
+
+    def begins(self, numbers: np.ndarray) -> np.ndarray:
+        """Which of the next rows begin an episode."""
+        begins = np.append(self.previous is None or numbers[0] != self.previous, numbers[1:] != numbers[:-1])
+        self.previous = numbers[-1]
+        names = numbers[begins].astype(str).tolist()
+        if len(self.seen.union(names)) != len(self.seen) + len(names):
+            raise DataError(
+                f"{self.path}: the rows of an episode are not next to each other; sort the rows by episode and time."
+            )
+        self.seen.update(names)
+        return begins

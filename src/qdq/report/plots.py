@@ -10,6 +10,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from qdq import storage, uncertainty
+from qdq.data.blocks import take
 from qdq.data.episodes import Dataset
 from qdq.data.prepare import Prepared, prepare
 
@@ -19,8 +20,8 @@ INK, ACCENT, SECOND, QUIET = "#1f2933", "#1d4ed8", "#dc6803", "#8a97a6"
 SAMPLE_ROWS = 4_000
 
 
-def draw_run(folder: Path, dataset: Dataset) -> list[Path]:
-    """Draw every picture that the run has data for."""
+def draw_run(folder: Path, dataset: Dataset, memory: int | None = None) -> list[Path]:
+    """Draw every picture that the run has data for; `memory` is the run's budget."""
     from qdq.api import Run
 
     run = Run(folder)
@@ -28,7 +29,7 @@ def draw_run(folder: Path, dataset: Dataset) -> list[Path]:
     if run.result["score"] is not None:
         drawn.append(_save(learning_curve(run.result), folder / "learning_curve.png"))
     if (folder / "q_distribution").exists():
-        prepared = prepare(dataset, run.config)
+        prepared = prepare(dataset, run.config, memory)
         drawn.append(_save(q_distribution(run.distribution, prepared, dataset.name), folder / "q_distribution.png"))
         network = run.deployed_policy().network
         drawn.append(
@@ -108,8 +109,8 @@ def _rows(count: int, limit: int = SAMPLE_ROWS) -> np.ndarray:
 def q_distribution(distribution: Any, prepared: Prepared, name: str) -> Figure:
     """Truncated returns of the data against one sample of the learned distribution for each window, and its calibration."""
     chosen = _rows(len(prepared.windows.index))
-    batch = prepared.transitions.at(jnp.asarray(prepared.windows.index[chosen]))
-    truth = prepared.windows.values[chosen]
+    batch = prepared.transitions.at(jnp.asarray(take(prepared.windows.index, chosen)))
+    truth = take(prepared.windows.values, chosen)
     samples = np.asarray(distribution.sample(batch.observations, batch.actions, jax.random.key(0), 1))[0]
     few = slice(None, None, 4)  # 99 samples each: a quarter of the rows keeps this within 100 MB
     levels = np.asarray(distribution.sample(batch.observations[few], batch.actions[few], jax.random.key(1), 99))

@@ -58,7 +58,8 @@ def train(
 ) -> Any:
     """Run steps `start` to `stop` and return the final state.
 
-    `data` is fixed, or a function `data(step, state)` called before each chunk (an online run collects there).
+    `data` is fixed, or a function `data(step, state)` called before each chunk (an online run collects there,
+    a stream hands out its next block).
     Hooks are called after each chunk with the number of steps done, the state and the chunk's mean metrics; they must
     not keep the state, whose memory the next chunk reuses.
     """
@@ -66,8 +67,8 @@ def train(
         raise ValueError(f"{stop - start} steps, chunks of {chunk} and a cycle of {len(cycle)} must divide evenly")
     run = compile_chunk(cycle, batch_size, chunk)
     for first in range(start, stop, chunk):
-        source = data(first, state) if callable(data) else data
-        state, metrics = run(state, source, key, jnp.asarray(first))
+        # No name keeps the data: a stream frees a block before it makes another.
+        state, metrics = run(state, data(first, state) if callable(data) else data, key, jnp.asarray(first))
         values = {name: float(value) for name, value in jax.device_get(metrics).items()}
         for hook in hooks:
             hook(first + chunk, state, values)

@@ -19,6 +19,7 @@ from qdq.algorithms.problem import Problem
 from qdq.config import Config
 from qdq.data.episodes import Dataset
 from qdq.data.prepare import Prepared, prepare
+from qdq.data.stream import feed
 from qdq.errors import UsageError
 from qdq.evaluation.rollout import Evaluator
 from qdq.evaluation.statistics import summary
@@ -78,11 +79,21 @@ def execute(
     resume: bool = False,
     display: Display,
     evaluate: bool = True,
+    memory: int | None = None,
 ) -> dict[str, Any]:
-    """Run every stage and seed into the folder `out` and return the result that is written there."""
+    """Run every stage and seed into the folder `out` and return the result that is written there.
+
+    A dataset that needs more than `memory` bytes is streamed.
+    """
     fresh = _check_folder(out, config, dataset, resume)
     began = time.monotonic()
-    prepared = prepare(dataset, config)
+    prepared = prepare(dataset, config, memory)
+    if not fresh:
+        _check_stream(out, prepared)
+    if prepared.streamed:
+        display.line(
+            f"streamed: blocks of {prepared.streamed['block_transitions']:,} of {dataset.transitions:,} transitions"
+        )
     timings: dict[str, Any] = {
         "q_dataset": {"seconds": time.monotonic() - began, "windows": len(prepared.windows.index)}
     }
@@ -92,7 +103,7 @@ def execute(
             dataset.metadata, config.evaluation.episodes, dataset.observation_size, dataset.action_size
         )
     if fresh:  # only now: what is wrong with the request has shown itself, and nothing is left half-written
-        _create_folder(out, config, dataset, seeds)
+        _create_folder(out, config, dataset, seeds, prepared)
     distribution, rule = None, config.uncertainty
     if config.algorithm_name in algorithms.USES_Q_DISTRIBUTION and getattr(config.algorithm, "penalty", "") != "none":
         if not (out / "q_distribution" / "rule.json").exists():
@@ -137,7 +148,17 @@ def _check_folder(out: Path, config: Config, dataset: Dataset, resume: bool) -> 
     return False
 
 
-def _create_folder(out: Path, config: Config, dataset: Dataset, seeds: list[int]) -> None:
+def _check_stream(out: Path, prepared: Prepared) -> None:
+    """A run goes on only with the blocks it was started with, because they decide its result."""
+    before = storage.read_json(out / "manifest.json").get("streamed")
+    if before == prepared.streamed:
+        return
+    if before is None:
+        raise UsageError(f"{out} was started with its data in memory; go on without --memory, or with a larger one.")
+    raise UsageError(f"{out} was started with another memory budget; go on with --memory {before['memory']}.")
+
+
+def _create_folder(out: Path, config: Config, dataset: Dataset, seeds: list[int], prepared: Prepared) -> None:
     storage.write_json(out / "config.json", config.to_dict())
     manifest = {
         "format": FORMAT,
@@ -149,6 +170,7 @@ def _create_folder(out: Path, config: Config, dataset: Dataset, seeds: list[int]
         "observation_size": dataset.observation_size,
         "action_size": dataset.action_size,
         "seeds": seeds,
+        "streamed": prepared.streamed,
         "versions": versions(),
         "revision": revision(),
         "machine": machine(),
@@ -209,8 +231,8 @@ def _problem(
         dataset.observation_size,
         dataset.action_size,
         config.training.steps,
-        float(dataset.rewards.min()),
-        float(prepared.windows.values.std()),
+        prepared.reward_range[0],
+        prepared.windows.std,
         distribution,
         rule,
     )
@@ -269,14 +291,16 @@ def _run_seed(shared: Stage, seed: int, folder: Path, evaluator: Evaluator | Non
         display.score(f"score {mean:.1f}" if reference else f"return {mean:.1f}")
 
     display.begin(f"{config.algorithm_name} seed {seed}", config.training.steps, first)
-    with Interrupt(save) as interrupt:
+    train_key, size = jax.random.fold_in(key, TRAIN), config.training.batch_size
+    blocks = feed(shared.prepared.transitions, train_key, size, config.training.chunk, config.training.steps)
+    with Interrupt(save) as interrupt, blocks as data:
         try:
             state = train(
                 algorithm.steps(config.algorithm, problem),
                 state,
-                shared.prepared.transitions,
-                key=jax.random.fold_in(key, TRAIN),
-                batch_size=config.training.batch_size,
+                data,
+                key=train_key,
+                batch_size=size,
                 start=first,
                 stop=config.training.steps,
                 chunk=config.training.chunk,
@@ -324,9 +348,9 @@ def _deploy(network: Any, prepared: Prepared) -> DeployedPolicy:
 
 
 def _guard(shared: Stage) -> Guard:
-    windows, rewards = shared.prepared.windows, shared.prepared.dataset.rewards
+    windows, magnitude = shared.prepared.windows, max(map(abs, shared.prepared.reward_range))
     discount = getattr(shared.config.algorithm, "discount", 0.99)
-    return Guard(shared.config.algorithm_name, windows.minimum, windows.maximum, float(np.abs(rewards).max()), discount)
+    return Guard(shared.config.algorithm_name, windows.minimum, windows.maximum, magnitude, discount)
 
 
 def _result(shared: Stage, outcomes: list[dict[str, Any]], timings: dict[str, Any]) -> dict[str, Any]:

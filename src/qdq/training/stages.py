@@ -21,6 +21,7 @@ from qdq import q_distribution as q_distribution_module
 from qdq.config import STAGE_CHUNK, Config
 from qdq.data.batches import LoggedTransitions
 from qdq.data.prepare import Prepared
+from qdq.data.stream import feed
 from qdq.errors import UsageError
 from qdq.networks import ConditionalScalar
 from qdq.normalisers import unit_interval
@@ -55,7 +56,7 @@ def _key(stage: str) -> jax.Array:
 
 
 def _identity(stage: str, prepared: Prepared, source_hash: str, config: Config, upstream: str | None) -> dict[str, Any]:
-    return {
+    identity = {
         "format": FORMAT,
         "stage": stage,
         "dataset_sha256": source_hash,
@@ -65,6 +66,9 @@ def _identity(stage: str, prepared: Prepared, source_hash: str, config: Config, 
         stage: to_dict(getattr(config, stage)),
         "upstream": upstream,
     }
+    if prepared.streamed is not None:  # then the blocks decide the result, too
+        identity["streamed"] = prepared.streamed
+    return identity
 
 
 def _train_stage(
@@ -110,7 +114,8 @@ def _find_or_train(
     guard = Guard(stage, prepared.windows.minimum, prepared.windows.maximum, 1.0, 0.99)
     began = time.monotonic()
     display.begin(stage, settings.steps, first)
-    with Interrupt(checkpoints.save, "go on with the same command") as interrupt:
+    blocks = feed(prepared.window_data, _key(stage), settings.batch_size, STAGE_CHUNK, settings.steps)
+    with Interrupt(checkpoints.save, "go on with the same command") as interrupt, blocks as data:
         try:
             hooks = [
                 guard,
@@ -122,7 +127,7 @@ def _find_or_train(
             state = train(
                 module.steps(settings),
                 state,
-                prepared.window_data,
+                data,
                 key=_key(stage),
                 batch_size=settings.batch_size,
                 start=first,
