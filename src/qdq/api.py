@@ -1,5 +1,6 @@
 """The Python interface: train, load, act, and ask how far a policy can be trusted."""
 
+import shlex
 import shutil
 from collections.abc import Sequence
 from functools import cached_property
@@ -37,23 +38,25 @@ def train(
     overrides: Sequence[str] = (),
     resume: bool = False,
     display: Display | None = None,
+    origin: str | None = None,
 ) -> "Run":
-    """Run every stage on a dataset and return the finished run, which also lies in the folder `out/name`."""
+    """Run every stage on a dataset and return the finished run, which also lies in the folder `out/name`.
+
+    `origin` is what `qdq train` would be given for this dataset; a dataset given by name or path brings its own.
+    """
+    if not isinstance(dataset, Dataset):
+        origin = shlex.quote(str(dataset))
     data = dataset if isinstance(dataset, Dataset) else load_dataset(dataset)
     keep_compiled_programs()
     if not seeds:
         raise UsageError("At least one seed is needed.")
     config, _ = presets.build(algorithm, preset, data.metadata.task, tuple(overrides), steps)
-    folder = Path(out) / (name or f"{_slug(data.name)}-{algorithm}-{_slug(config.preset)}")
-    execute(data, config, list(seeds), folder, resume=resume, display=display or choose())
+    folder = Path(out) / (name or f"{storage.slug(data.name)}-{algorithm}-{storage.slug(config.preset)}")
+    execute(data, config, list(seeds), folder, resume=resume, display=display or choose(), origin=origin)
     from qdq.report import plots
 
     plots.draw_run(folder, data)
     return load_run(folder)
-
-
-def _slug(text: str) -> str:
-    return "".join(c if c.isalnum() or c in "-_." else "-" for c in text).strip("-.") or "run"
 
 
 class Run:

@@ -90,6 +90,11 @@ def content_hash(content: Any) -> str:
     return hashlib.sha256(canonical.encode()).hexdigest()
 
 
+def slug(text: str) -> str:
+    """Text as the name of a file or folder."""
+    return "".join(c if c.isalnum() or c in "-_." else "-" for c in text).strip("-.") or "run"
+
+
 def cache_directory() -> Path:
     """Where reusable artefacts live: QDQ_CACHE, else the user's cache folder."""
     if "QDQ_CACHE" in os.environ:

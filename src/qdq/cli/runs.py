@@ -43,12 +43,26 @@ def train(
 
     if seeds < 1:
         raise UsageError(f"--seeds must be at least 1, but is {seeds}.")
+    import shlex
+
     import qdq
     from qdq.data.load import load_dataset
 
     data = load_dataset(dataset, columns=columns)
     numbers = list(range(first_seed, first_seed + seeds))
-    run = qdq.train(data, algorithm, preset, numbers, steps=steps, out=out, name=name, overrides=set, resume=resume)
+    origin = shlex.join([dataset] if columns is None else [dataset, "--columns", str(columns)])
+    run = qdq.train(
+        data,
+        algorithm,
+        preset,
+        numbers,
+        steps=steps,
+        out=out,
+        name=name,
+        overrides=set,
+        resume=resume,
+        origin=origin,
+    )
     _print_result(run)
 
 

@@ -16,6 +16,7 @@ from qdq import algorithms, storage, uncertainty
 from qdq.algorithms.problem import Problem
 from qdq.config import Config
 from qdq.data.episodes import Dataset
+from qdq.data.inspect import CARD_FILE, inspect_dataset
 from qdq.data.prepare import Prepared, prepare
 from qdq.errors import UsageError
 from qdq.evaluation.rollout import Evaluator
@@ -65,8 +66,12 @@ def execute(
     resume: bool = False,
     display: Display,
     evaluate: bool = True,
+    origin: str | None = None,
 ) -> dict[str, Any]:
-    """Run every stage and seed into the folder `out` and return the result that is written there."""
+    """Run every stage and seed into the folder `out` and return the result that is written there.
+
+    `origin` is how the dataset was named on the command line, for the record of how to make the run again.
+    """
     fresh = _check_folder(out, config, dataset, resume)
     began = time.monotonic()
     prepared = prepare(dataset, config)
@@ -79,7 +84,10 @@ def execute(
             dataset.metadata, config.evaluation.episodes, dataset.observation_size, dataset.action_size
         )
     if fresh:  # only now: what is wrong with the request has shown itself, and nothing is left half-written
-        _create_folder(out, config, dataset, seeds)
+        _create_folder(out, config, dataset, seeds, origin)
+    if not (out / CARD_FILE).exists():
+        q = config.q_dataset
+        storage.write_json(out / CARD_FILE, inspect_dataset(dataset, q.width, q.stride, q.discount))
     distribution, rule = None, config.uncertainty
     if config.algorithm_name in algorithms.USES_Q_DISTRIBUTION and getattr(config.algorithm, "penalty", "") != "none":
         if not (out / "q_distribution" / "rule.json").exists():
@@ -124,12 +132,14 @@ def _check_folder(out: Path, config: Config, dataset: Dataset, resume: bool) -> 
     return False
 
 
-def _create_folder(out: Path, config: Config, dataset: Dataset, seeds: list[int]) -> None:
+def _create_folder(out: Path, config: Config, dataset: Dataset, seeds: list[int], origin: str | None) -> None:
     storage.write_json(out / "config.json", config.to_dict())
     manifest = {
         "format": FORMAT,
         **_identity(config, dataset),
         "dataset": dataset.name,
+        "dataset_argument": origin,
+        "task": dataset.metadata.task,
         "environment_id": dataset.metadata.environment_id,
         "environment_options": dataset.metadata.environment_options,
         "reference": dataclasses.asdict(dataset.metadata.reference) if dataset.metadata.reference else None,
