@@ -21,7 +21,7 @@ BINS = 60
 def q_stride(dataset: Dataset) -> Chart:
     """Figure 3: the Q dataset for sliding steps k of 1, 10 and 50."""
     panel = _windows(dataset, [q_dataset.Config(stride=stride) for stride in STRIDES], "k = {0.stride}")
-    caption = "Truncated returns (T = 200) for three sliding steps k: fewer windows, the same shape."
+    caption = "Truncated returns (T = 200) for three sliding steps k."
     return Chart("q-stride", f"Q distribution by sliding step, {dataset.name}", caption, [panel], size=(6, 3.6))
 
 

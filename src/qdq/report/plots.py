@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -41,7 +40,7 @@ def run_charts(run: SavedRun) -> list[Chart]:
         charts.append(Chart("learning_curve", title, "", [learning_curves(title, [row], {name: "blue"})], size=(7, 4)))
     if run.panels is not None:
         caption = "Recorded truncated returns against samples of the learned distribution."
-        pair = [q_distribution(run.panels, f"Q distribution of {run.dataset}"), calibration(run.panels)]
+        pair = [q_distribution(run.panels, f"Q distribution of {run.dataset}"), calibration(run.panels, "Calibration: flat is right (training windows)")]
         charts.append(Chart("q_distribution", run.dataset, caption, pair, size=(4.75, 3.8)))
         panel = uncertainty(run.panels, f"Uncertainty of Q on {run.dataset}")
         charts.append(Chart("uncertainty", run.dataset, "", [panel], size=(7, 4)))
@@ -100,13 +99,13 @@ def q_distribution(panels: dict[str, np.ndarray], title: str) -> Panel:
     return Panel(title, "Q (discounted return within the window)", "density", series)
 
 
-def calibration(panels: dict[str, np.ndarray]) -> Panel:
+def calibration(panels: dict[str, np.ndarray], title: str) -> Panel:
     """Where the true returns lie among samples of the learned distribution at the same state and action."""
     edges = np.linspace(0.0, 1.0, RANK_BINS + 1)
     heights = np.histogram(panels["return_ranks"], edges, density=True)[0]
     bars = Series("windows", edges, heights, "blue", "filled", opacity=0.75, legend=False)
     flat = Mark("y", 1.0, "calibrated", "vermillion")
-    return Panel("Calibration (training windows)", "rank of the true return among 99 samples", "density", [bars], [flat])
+    return Panel(title, "rank of the true return among 99 samples", "density", [bars], [flat])
 
 
 def uncertainty(panels: dict[str, np.ndarray], title: str) -> Panel:
@@ -131,27 +130,35 @@ def random_quantile(panels: dict[str, np.ndarray]) -> float:
     return float((panels["random_uncertainty"] <= border).mean())
 
 
+def _logged(seeds: Sequence[SavedSeed], column: str, colour: str, label: str) -> Series | None:
+    """A logged metric over steps: the mean of the seeds, shaded from the lowest to the highest; zeros are "not asked for"."""
+    curves = [
+        {step: value for step, value in zip(seed.metrics["step"], seed.metrics[column], strict=True) if value != 0.0}
+        for seed in seeds
+        if column in seed.metrics
+    ]
+    steps = sorted(set.intersection(*map(set, curves))) if curves else []
+    if not steps:
+        return None
+    values = np.array([[curve[step] for step in steps] for curve in curves])
+    band = (values.min(axis=0), values.max(axis=0)) if len(curves) > 1 else (None, None)
+    return Series(label, steps, values.mean(axis=0), colour, "line", *band, width=1.5)
+
+
 def training_course(seeds: Sequence[SavedSeed], name: str) -> list[Panel]:
-    """Mean Q of the critics, and mean H of the target actions with the border of the risk set, during training."""
-    left, right = [], []
-    for number, seed in enumerate(seeds):
-        metrics = seed.metrics
-        if "q_mean" not in metrics:
-            continue
-        steps, opacity = metrics["step"], 1.0 if len(seeds) == 1 else 0.75
-        dash = ("-", "--", ":", "-.")[number % 4]
-        shared: dict[str, Any] = {"dash": dash, "width": 1.3, "opacity": opacity}
-        left.append(Series(f"seed {seed.number}", steps, metrics["q_mean"], "blue", **shared))
-        if "uncertainty" in metrics:
-            learned = metrics["uncertainty"] > 0  # zero while the policy is extracted: H is not asked for there
-            if learned.any():
-                mean, border = (metrics[key][learned] for key in ("uncertainty", "uncertainty_border"))
-                right.append(Series(f"mean H, seed {seed.number}", steps[learned], mean, "vermillion", **shared))
-                right.append(
-                    Series(f"border of the risk set, seed {seed.number}", steps[learned], border, "grey", **shared)
-                )
-    panels = [Panel(f"Q during training, {name}", "gradient steps", "mean Q over a batch", left, steps=True)] if left else []
-    if right:
-        title = f"Its uncertainty, {name}"
-        panels.append(Panel(title, "gradient steps", "H of the target actions", right, steps=True, y_limits=(0.0, None)))
+    """Mean Q of the critics, and mean H of the target actions with the border of the risk set, during training.
+
+    H is not asked for while the policy is extracted from the recorded returns, so its curves may begin later.
+    """
+    q = _logged(seeds, "q_mean", "blue", "mean Q")
+    spread = _logged(seeds, "uncertainty", "vermillion", "mean H")
+    border = _logged(seeds, "uncertainty_border", "grey", "border of the risk set")
+    panels = []
+    for series, label in (([q], "mean Q over a batch"), ([spread, border], "H of the target actions")):
+        present = [one for one in series if one is not None]
+        if present:
+            bottom = 0.0 if label.startswith("H") else None
+            panels.append(
+                Panel(name, "gradient steps", label, present, x_limits=(0.0, None), y_limits=(bottom, None), steps=True)
+            )
     return panels
