@@ -24,6 +24,7 @@ COLOURS = {
     "ink": "#22262b",
     "soft": "#646b73",
     "line": "#e2e0db",
+    "panel": "#ffffff",
     "blue": "#0072b2",
     "vermillion": "#d55e00",
     "green": "#00896a",
@@ -95,7 +96,6 @@ class Panel:
     logarithmic: bool = False
     y_ticks: tuple[Sequence[float], Sequence[str]] | None = None
     steps: bool = False  # x counts training steps: written as 5k, 100k, 1M
-    legend_title: str = ""
 
 
 @dataclass(frozen=True, eq=False)
@@ -130,7 +130,7 @@ def _draw_panel(axes: Any, panel: Panel) -> None:
     axes.spines[["left", "bottom"]].set_color(COLOURS["line"])
     axes.grid(True, axis="x" if panel.categories else "both", color=COLOURS["line"], linewidth=0.6)
     axes.set_axisbelow(True)
-    axes.tick_params(colors=COLOURS["ink"], labelsize=8.5, length=3, color=COLOURS["line"])
+    axes.tick_params(colors=COLOURS["ink"], labelsize=9, length=3, color=COLOURS["line"])
     axes.patch.set_alpha(0.0)
     if panel.image is not None:
         _draw_image(axes, panel.image)
@@ -154,8 +154,8 @@ def _draw_panel(axes: Any, panel: Panel) -> None:
         axes.set_ylim(*panel.y_limits)
     if panel.steps:
         axes.xaxis.set_major_formatter(lambda value, _: short_number(value))
-    axes.set_xlabel(panel.x, color=COLOURS["ink"], fontsize=9)
-    axes.set_ylabel(panel.y, color=COLOURS["ink"], fontsize=9)
+    axes.set_xlabel(panel.x, color=COLOURS["ink"], fontsize=9.5)
+    axes.set_ylabel(panel.y, color=COLOURS["ink"], fontsize=9.5)
     if panel.title:
         axes.set_title(_shorten(panel.title, 48), fontsize=10, loc="left", color=COLOURS["ink"])
     if entries:
@@ -164,21 +164,24 @@ def _draw_panel(axes: Any, panel: Panel) -> None:
 
 
 def _legend(axes: Any, handles: Sequence[Any], labels: Sequence[str], panel: Panel) -> None:
-    outside = bool(panel.categories)
-    legend = axes.legend(
+    above = bool(panel.categories)  # beside rows there is no free corner
+    legend = (axes.figure if above else axes).legend(
         handles,
         [f" {label}" if label.startswith("_") else label for label in labels],  # matplotlib would hide it
-        fontsize=8,
-        frameon=False,
+        loc="outside upper left" if above else "best",
+        ncols=min(len(labels), 3) if above else 1,
+        fontsize=8.5,
+        facecolor=COLOURS["panel"],
+        edgecolor="none",
+        framealpha=0.7,
+        fancybox=False,
         labelcolor=COLOURS["ink"],
-        title=panel.legend_title or None,
         handlelength=1.6,
         borderaxespad=0.3,
         labelspacing=0.25,
-        ncols=min(len(labels), 3) if outside else 1,
-        **({"loc": "lower left", "bbox_to_anchor": (0.0, 1.0)} if outside else {"loc": "best"}),
+        columnspacing=1.2,
     )
-    legend.get_title().set(fontsize=8, color=COLOURS["soft"])
+    legend.set_zorder(10)
 
 
 def _draw_image(axes: Any, image: Image) -> None:

@@ -49,7 +49,7 @@ def aggregate(evidence: Evidence) -> Chart | None:
         "missing where a method has a single seed."
     )
     panel = Panel("", "interquartile mean of scores", "", series, categories=methods)
-    return Chart("aggregate", "Over all tasks", caption, [panel], size=(5.6, max(1.6, 0.9 + 0.42 * len(methods))))
+    return Chart("aggregate", "Over all tasks", caption, [panel], size=(4.9, max(1.6, 0.9 + 0.42 * len(methods))))
 
 
 def profiles(evidence: Evidence) -> Chart | None:
@@ -72,7 +72,7 @@ def profiles(evidence: Evidence) -> Chart | None:
         "bootstrap intervals, stratified by task."
     )
     panel = Panel("", "score threshold", "share of runs above", series, y_limits=(-0.02, 1.04))
-    return Chart("performance-profile", "Performance profile", caption, [panel], size=(5.6, 3.4))
+    return Chart("performance-profile", "Performance profile", caption, [panel], size=(4.9, 3.2))
 
 
 def improvement(evidence: Evidence) -> Chart | None:
@@ -98,7 +98,7 @@ def improvement(evidence: Evidence) -> Chart | None:
         "tasks both have; a tie counts one half. An interval that crosses the line at one half decides nothing."
     )
     panel = Panel("", "P(first > second)", "", rows, [Mark("x", 0.5)], names, x_limits=(-0.03, 1.03))
-    size = (5.6, max(1.6, 0.9 + 0.42 * len(names)))
+    size = (4.9, max(1.6, 0.9 + 0.42 * len(names)))
     return Chart("probability-of-improvement", "Probability of improvement", caption, [panel], size=size)
 
 
@@ -117,7 +117,7 @@ def timings(rows: Sequence[Row]) -> Chart | None:
             left = left + minutes
     caption = "Minutes on the machine of each run; the stages of a Q distribution are trained once and then reused."
     panel = Panel("", "minutes", "", series, categories=names)
-    return Chart("timings", "Where the time goes", caption, [panel], size=(5.6, max(1.9, 1.2 + 0.44 * len(names))))
+    return Chart("timings", "Where the time goes", caption, [panel], size=(4.9, max(1.9, 1.2 + 0.44 * len(names))))
 
 
 def row_stages(row: Row) -> dict[str, float]:

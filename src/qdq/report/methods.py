@@ -61,7 +61,7 @@ class Row:
             return ""
         step = max((seed.step for seed in self.unfinished), default=0)
         waiting = f"{len(self.finished)} of {len(self.seeds)} seeds finished"
-        return f"unfinished: {waiting}" + (f", another at {step:,} of {self.first.steps:,} steps" if step else "")
+        return f"unfinished: {waiting}" + (f", one at step {step:,}" if step else "")
 
 
 @dataclass(frozen=True, eq=False)

@@ -14,6 +14,7 @@ from qdq.report.methods import NAMES, Evidence, Row, differences
 from qdq.report.runs import SavedRun
 
 FOLDER = "figures"
+WIDE = (4.9, 3.2)
 
 
 @dataclass
@@ -152,13 +153,13 @@ def _result_row(row: Row) -> list[html.Cell]:
     printed = published.score(row.first.task, NAMES.get(row.first.algorithm, ""))
     known = html.Cell("", None, True)
     if printed is not None:
-        shown = f'{escape(str(printed))}<span class="tag">{escape(printed.data)}</span>'
+        shown = f'{escape(str(printed))}<span class="below">on {escape(printed.data)}</span>'
         known = html.Cell(shown, printed.score, True)
     state = html.text("finished")
     if row.state:
-        state = html.Cell(f'<span class="tag open">{escape(row.state)}</span>', row.state)
+        state = html.Cell(f'<span class="tag open">{escape(row.state)}</span>', row.state, mark="wrap")
     elif row.summary is None:
-        state = html.Cell('<span class="tag">no environment, so no score</span>', "no score")
+        state = html.Cell('<span class="tag">no environment, so no score</span>', "no score", mark="wrap")
     unit = "" if row.first.unit == "score" else '<span class="tag">returns</span>'
     return [
         html.Cell(escape(row.task) + unit, row.task.lower()),
@@ -185,7 +186,7 @@ def _learning_curves(page: Page, evidence: Evidence) -> str:
         rows = [row for row in evidence.of_task(task) if any(seed.evaluations for seed in row.seeds)]
         if rows:
             panel = plots.learning_curves("", rows, evidence.colours)
-            made.append(Chart(f"learning-curve-{task}", task, "", [panel], size=(5.2, 3.3)))
+            made.append(Chart(f"learning-curve-{task}", task, "", [panel], size=WIDE))
     if not made:
         return _missing("No run here was evaluated: their datasets name no environment.")
     note = (
@@ -232,9 +233,9 @@ def _q_distributions(page: Page, evidence: Evidence) -> str:
         label = f"{row.task}, {run.config['q_distribution']['learner']} learner"
         caption = "Truncated returns of the data against one sample of the learned distribution for each."
         name = f"q-distribution-{row.task}"
-        made.append(Chart(name, label, caption, [plots.q_distribution(panels, "")], size=(5.2, 3.1)))
+        made.append(Chart(name, label, caption, [plots.q_distribution(panels, "")], size=WIDE))
         caption = "Rank of each true return among 99 samples at its state and action, on training windows: flat is calibrated."
-        made.append(Chart(f"calibration-{row.task}", f"{row.task}, calibration", caption, [plots.calibration(panels, "")], size=(5.2, 3.1)))
+        made.append(Chart(f"calibration-{row.task}", f"{row.task}, calibration", caption, [plots.calibration(panels, "")], size=WIDE))
     return page.figures(made, "plots wide") or _missing(NO_PANELS)
 
 
@@ -248,14 +249,14 @@ def _uncertainty(page: Page, evidence: Evidence) -> str:
             "H at the same states for three kinds of actions. The line that 5 % of the recorded actions exceed is the "
             f"{plots.random_quantile(panels):.0%} quantile of random actions; the paper reports about 75 % for its own."
         )
-        made.append(Chart(f"uncertainty-{row.task}-{row.method}", title, caption, [plots.uncertainty(panels, "")], size=(5.2, 3.3)))
+        made.append(Chart(f"uncertainty-{row.task}-{row.method}", title, caption, [plots.uncertainty(panels, "")], size=WIDE))
     for row in evidence.rows:
         for panel in plots.training_course([seed for seed in row.seeds if seed.metrics], ""):
             kind = "uncertainty" if panel.y.startswith("H") else "q"
             if row.first.algorithm == "qdq":
                 title = f"{row.task}, {row.method}: {'its uncertainty' if kind == 'uncertainty' else 'Q'} during training"
                 caption = "Mean over seeds, shaded from the lowest to the highest."
-                made.append(Chart(f"training-{kind}-{row.task}-{row.method}", title, caption, [panel], size=(5.2, 3.1)))
+                made.append(Chart(f"training-{kind}-{row.task}-{row.method}", title, caption, [panel], size=WIDE))
     note = (
         "H is the standard deviation of the learned Q distribution. It tells how much returns vary from a state and action; if "
         "the three curves lie on each other, it does not tell recorded from random actions on this data."
@@ -300,11 +301,13 @@ def _settings(evidence: Evidence) -> str:
     heads = [("setting", ""), *((name, "") for name in names)]
     rows = []
     for key, values in changed.items():
-        common = max(values.values(), key=list(values.values()).count)
+        given = [value for value in values.values() if value]
+        common = max(given, key=given.count)
+        usual = given.count(common) > len(given) / 2
         rows.append(
             [html.text(key)]
             + [
-                html.text(values[name] or "–", "differs" if values[name] and values[name] != common else "")
+                html.text(values[name] or "–", "differs" if usual and values[name] and values[name] != common else "")
                 for name in names
             ]
         )
