@@ -24,7 +24,7 @@ def probe_dataset(noise: float, episodes: int = 800, seed: int = 0, bias: float 
     observations = np.stack([s, step], axis=1).astype(np.float32)
     actions = np.clip(0.5 * s + bias + random.uniform(-noise, noise, count), -1, 1)[:, None].astype(np.float32)
     rewards = 1.0 - np.square(actions[:, 0] - 0.5 * s)
-    return from_arrays(observations, actions, rewards, step == 1, metadata=Metadata(name="probe", **metadata))
+    return from_arrays(observations, actions, rewards, step == 1, metadata=Metadata(**{"name": "probe"} | metadata))
 
 
 class KnownDistribution(eqx.Module):

@@ -47,7 +47,9 @@ def table(
     from qdq.report.tables import build, render
 
     if number not in (1, 2, 5):
-        raise UsageError(f"There is no table {number} here; the paper's Tables 1, 2 and 5 have results (3 and 4 are presets).")
+        raise UsageError(
+            f"There is no table {number} here; the paper's Tables 1, 2 and 5 have results (3 and 4 are presets)."
+        )
     if markdown and csv:
         raise UsageError("Choose one of --markdown and --csv.")
     evidence = None

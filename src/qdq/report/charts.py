@@ -144,7 +144,10 @@ def _draw_panel(axes: Any, panel: Panel) -> None:
         if mark.label:
             entries.append((line, mark.label))
     if panel.categories:
-        axes.set_yticks(range(len(panel.categories)), ["\n".join(_shorten(line, 34) for line in name.split("\n")) for name in panel.categories])
+        axes.set_yticks(
+            range(len(panel.categories)),
+            ["\n".join(_shorten(line, 34) for line in name.split("\n")) for name in panel.categories],
+        )
         axes.set_ylim(len(panel.categories) - 0.4, -0.6)
         axes.tick_params(axis="y", length=0)
     if panel.y_ticks is not None:
@@ -325,7 +328,9 @@ def inline(chart: Chart) -> tuple[str, list[dict[str, Any]]]:
         text = text.replace(colour, f"var(--{name})")
     width, height = (72.0 * inches for inches in figure.get_size_inches())
     return text, [
-        _hover(axes, panel, width, height) for axes, panel in zip(figure.axes, chart.panels, strict=True) if panel.series
+        _hover(axes, panel, width, height)
+        for axes, panel in zip(figure.axes, chart.panels, strict=True)
+        if panel.series
     ]
 
 

@@ -41,9 +41,7 @@ def aggregate(evidence: Evidence) -> Chart | None:
         interval = statistics.bootstrap_interval(scores[method])
         low, high = ([interval[0]], [interval[1]]) if interval else (None, None)
         middle = statistics.interquartile_mean(scores[method])
-        series.append(
-            Series(method, [middle], [row], evidence.colours[method], "interval", low, high, legend=False)
-        )
+        series.append(Series(method, [middle], [row], evidence.colours[method], "interval", low, high, legend=False))
     caption = (
         f"Mean of the middle half of all runs on {_on(evidence)}; bars are stratified bootstrap intervals (95 %), and are "
         "missing where a method has a single seed."
@@ -64,9 +62,7 @@ def profiles(evidence: Evidence) -> Chart | None:
     series = []
     for method in methods:
         made = statistics.performance_profile(scores[method], thresholds)
-        series.append(
-            Series(method, thresholds, made.share, evidence.colours[method], "line", made.low, made.high)
-        )
+        series.append(Series(method, thresholds, made.share, evidence.colours[method], "line", made.low, made.high))
     caption = (
         f"Share of runs whose final score exceeds the threshold, on {_on(evidence)}. Higher is better; bands are pointwise 95 % "
         "bootstrap intervals, stratified by task."

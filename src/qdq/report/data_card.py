@@ -160,7 +160,9 @@ def _histogram(spread: dict[str, Any], x: str, y: str, logarithmic: bool = False
 
 
 def _in_order(curve: dict[str, Any]) -> Panel:
-    points = Series("episode", curve["episodes"], curve["returns"], "blue", "points", width=2.5, opacity=0.6, legend=False)
+    points = Series(
+        "episode", curve["episodes"], curve["returns"], "blue", "points", width=2.5, opacity=0.6, legend=False
+    )
     average = Series("moving average", curve["average_episodes"], curve["average"], "vermillion", legend=False)
     return Panel("", "episode", "return", [points, average])
 
@@ -194,7 +196,15 @@ def _ranges(ranges: dict[str, Any]) -> Panel:
     series = [
         Series("whole range", columns, ranges["median"], "grey", "range", low, high, width=1.2, legend=False),
         Series(
-            "middle 90 %", columns, ranges["median"], "blue", "range", ranges["low_5"], ranges["high_95"], width=4, legend=False
+            "middle 90 %",
+            columns,
+            ranges["median"],
+            "blue",
+            "range",
+            ranges["low_5"],
+            ranges["high_95"],
+            width=4,
+            legend=False,
         ),
         Series("median", columns, ranges["median"], "vermillion", "points", width=4, legend=False),
     ]

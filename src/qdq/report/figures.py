@@ -128,7 +128,13 @@ def _ablation(evidence: Evidence, name: str, key: str, symbol: str, number: int)
                 Row(task, f"{symbol} = {value}", values[value].runs, values[value].seeds)
                 for value in sorted(values, key=_order)
             ]
-            colours = dict(zip((row.method for row in named), ("blue", "vermillion", "green", "purple", "amber", "sky") * 9, strict=False))
+            colours = dict(
+                zip(
+                    (row.method for row in named),
+                    ("blue", "vermillion", "green", "purple", "amber", "sky") * 9,
+                    strict=False,
+                )
+            )
             panels.append(plots.learning_curves(task, named, colours))
     if not panels:
         raise UsageError(

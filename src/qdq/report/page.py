@@ -67,7 +67,9 @@ def build(evidence: Evidence) -> tuple[Page, str]:
     page.add("Reproduce", _reproduce(evidence))
     page.add("How to read this", _definitions())
     links = "".join(f'<a href="#{name}">{escape(title)}</a>' for name, title, _ in page.sections)
-    body = "".join(f'<section id="{name}"><h2>{escape(title)}</h2>{text}</section>' for name, title, text in page.sections)
+    body = "".join(
+        f'<section id="{name}"><h2>{escape(title)}</h2>{text}</section>' for name, title, text in page.sections
+    )
     title = _title(evidence)
     nav = f'<nav aria-label="Sections"><div>{links}<button type="button" class="theme" hidden>Dark</button></div></nav>'
     head = f'<h1>{escape(title)}</h1><p class="lead">{escape(_lead(evidence))}</p>{_headline(evidence)}'
@@ -235,7 +237,15 @@ def _q_distributions(page: Page, evidence: Evidence) -> str:
         name = f"q-distribution-{row.task}"
         made.append(Chart(name, label, caption, [plots.q_distribution(panels, "")], size=WIDE))
         caption = "Rank of each true return among 99 samples at its state and action, on training windows: flat is calibrated."
-        made.append(Chart(f"calibration-{row.task}", f"{row.task}, calibration", caption, [plots.calibration(panels, "")], size=WIDE))
+        made.append(
+            Chart(
+                f"calibration-{row.task}",
+                f"{row.task}, calibration",
+                caption,
+                [plots.calibration(panels, "")],
+                size=WIDE,
+            )
+        )
     return page.figures(made, "plots wide") or _missing(NO_PANELS)
 
 
@@ -249,12 +259,16 @@ def _uncertainty(page: Page, evidence: Evidence) -> str:
             "H at the same states for three kinds of actions. The line that 5 % of the recorded actions exceed is the "
             f"{plots.random_quantile(panels):.0%} quantile of random actions; the paper reports about 75 % for its own."
         )
-        made.append(Chart(f"uncertainty-{row.task}-{row.method}", title, caption, [plots.uncertainty(panels, "")], size=WIDE))
+        made.append(
+            Chart(f"uncertainty-{row.task}-{row.method}", title, caption, [plots.uncertainty(panels, "")], size=WIDE)
+        )
     for row in evidence.rows:
         for panel in plots.training_course([seed for seed in row.seeds if seed.metrics], ""):
             kind = "uncertainty" if panel.y.startswith("H") else "q"
             if row.first.algorithm == "qdq":
-                title = f"{row.task}, {row.method}: {'its uncertainty' if kind == 'uncertainty' else 'Q'} during training"
+                title = (
+                    f"{row.task}, {row.method}: {'its uncertainty' if kind == 'uncertainty' else 'Q'} during training"
+                )
                 caption = "Mean over seeds, shaded from the lowest to the highest."
                 made.append(Chart(f"training-{kind}-{row.task}-{row.method}", title, caption, [panel], size=WIDE))
     note = (
@@ -265,7 +279,9 @@ def _uncertainty(page: Page, evidence: Evidence) -> str:
 
 
 def _time(page: Page, evidence: Evidence) -> str:
-    stages = [stage for stage in comparisons.STAGES if any(stage in comparisons.row_stages(row) for row in evidence.rows)]
+    stages = [
+        stage for stage in comparisons.STAGES if any(stage in comparisons.row_stages(row) for row in evidence.rows)
+    ]
     if not stages:
         return _missing("No seed is finished yet, so no stage has a time.")
     heads = [("task", ""), ("method", ""), *((f"{comparisons.STAGES[stage][0]}, s", "seconds") for stage in stages)]
@@ -284,7 +300,9 @@ def _time(page: Page, evidence: Evidence) -> str:
                 html.text(place),
             ]
         )
-    return html.table("time", heads, rows) + "<p></p>" + page.figures([comparisons.timings(evidence.rows)], "plots wide")
+    return (
+        html.table("time", heads, rows) + "<p></p>" + page.figures([comparisons.timings(evidence.rows)], "plots wide")
+    )
 
 
 def _settings(evidence: Evidence) -> str:
@@ -311,9 +329,12 @@ def _settings(evidence: Evidence) -> str:
                 for name in names
             ]
         )
-    note = f"The {_count(len(changed), 'setting')} in which these methods differ; a value unlike most others is coloured."
-    return f"<p>{note} Every other setting is the same, and all are in each run's <code>config.json</code>.</p>" + html.table(
-        "settings", heads, rows
+    note = (
+        f"The {_count(len(changed), 'setting')} in which these methods differ; a value unlike most others is coloured."
+    )
+    return (
+        f"<p>{note} Every other setting is the same, and all are in each run's <code>config.json</code>.</p>"
+        + html.table("settings", heads, rows)
     )
 
 
@@ -356,8 +377,14 @@ def _reproduce(evidence: Evidence) -> str:
 
 def _definitions() -> str:
     items = (
-        ("Score", "100 (return - random) / (expert - random) with D4RL's reference returns; for mazes the share of successes."),
-        ("Final score of a seed", "the mean of its last evaluations (five unless the settings say otherwise), never the best one."),
+        (
+            "Score",
+            "100 (return - random) / (expert - random) with D4RL's reference returns; for mazes the share of successes.",
+        ),
+        (
+            "Final score of a seed",
+            "the mean of its last evaluations (five unless the settings say otherwise), never the best one.",
+        ),
         ("IQM", "the interquartile mean: the mean of the middle half of all runs. With three seeds it is the mean."),
         (
             "95 % interval",

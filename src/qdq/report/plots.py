@@ -40,7 +40,10 @@ def run_charts(run: SavedRun) -> list[Chart]:
         charts.append(Chart("learning_curve", title, "", [learning_curves(title, [row], {name: "blue"})], size=(7, 4)))
     if run.panels is not None:
         caption = "Recorded truncated returns against samples of the learned distribution."
-        pair = [q_distribution(run.panels, f"Q distribution of {run.dataset}"), calibration(run.panels, "Calibration: flat is right (training windows)")]
+        pair = [
+            q_distribution(run.panels, f"Q distribution of {run.dataset}"),
+            calibration(run.panels, "Calibration: flat is right (training windows)"),
+        ]
         charts.append(Chart("q_distribution", run.dataset, caption, pair, size=(4.75, 3.8)))
         panel = uncertainty(run.panels, f"Uncertainty of Q on {run.dataset}")
         charts.append(Chart("uncertainty", run.dataset, "", [panel], size=(7, 4)))
@@ -78,7 +81,9 @@ def learning_curves(title: str, rows: Sequence[Row], colours: dict[str, str], ma
         for seed in row.unfinished:
             if seed.evaluations:
                 x, y = zip(*seed.evaluations, strict=True)
-                series.append(Series(f"{row.method}, seed {seed.number}, unfinished", x, y, colour, dash=":", width=1.2))
+                series.append(
+                    Series(f"{row.method}, seed {seed.number}, unfinished", x, y, colour, dash=":", width=1.2)
+                )
     behaviour = next((row.first.behaviour_score for row in rows if row.first.behaviour_score is not None), None)
     lines = [Mark("y", behaviour, f"the data: {behaviour:.1f}")] if marks and behaviour is not None else []
     unit = SCORE if rows[0].first.unit == "score" else "return"
@@ -93,7 +98,14 @@ def q_distribution(panels: dict[str, np.ndarray], title: str) -> Panel:
     edges = np.histogram_bin_edges(returns, bins=BINS)
     samples = np.clip(panels["window_samples"], edges[0], edges[-1])
     series = [
-        Series("truncated returns of the data", edges, np.histogram(returns, edges, density=True)[0], "grey", "filled", opacity=0.5),
+        Series(
+            "truncated returns of the data",
+            edges,
+            np.histogram(returns, edges, density=True)[0],
+            "grey",
+            "filled",
+            opacity=0.5,
+        ),
         Series("learned distribution", edges, np.histogram(samples, edges, density=True)[0], "blue", "steps"),
     ]
     return Panel(title, "Q (discounted return within the window)", "density", series)

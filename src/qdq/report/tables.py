@@ -102,7 +102,9 @@ def _entry(row: Row) -> Entry:
 def _total(entries: Sequence[Entry]) -> Entry:
     if any(entry.value is None for entry in entries):
         return Entry(words=NOT_RUN if all(entry.words == NOT_RUN for entry in entries) else "incomplete")
-    return Entry(float(np.sum([entry.value for entry in entries])), None, "", min(entry.seeds or 0 for entry in entries))
+    return Entry(
+        float(np.sum([entry.value for entry in entries])), None, "", min(entry.seeds or 0 for entry in entries)
+    )
 
 
 def _score_notes(printed: dict[str, Any], evidence: Evidence | None, tasks: Sequence[str]) -> list[str]:
@@ -149,7 +151,11 @@ def _speed(evidence: Evidence | None) -> Table:
     for method, values in printed["rows"].items():
         stages = [Entry(words="none")] * 3
         if method == "QDQ":
-            stages = [_plain(distillation["teacher_minutes"]), _plain(distillation["student_minutes"]), Entry(words="none")]
+            stages = [
+                _plain(distillation["teacher_minutes"]),
+                _plain(distillation["student_minutes"]),
+                Entry(words="none"),
+            ]
         entries = [_plain(values["seconds_per_epoch"]), _plain(values["gpu_gigabytes"]), unknown, *stages]
         rows.append((method, entries))
     measured = [row for row in evidence.rows if row.finished] if evidence else []
@@ -196,7 +202,9 @@ def render(table: Table, style: Style) -> str:
         return f"**{table.title}**\n\n{body}\n\n{notes}\n"
     widths = [max(len(row[i]) for row in cells) for i in range(len(cells[0]))]
     lines = [
-        "  ".join([row[0].ljust(widths[0]), *(value.rjust(width) for value, width in zip(row[1:], widths[1:], strict=True))])
+        "  ".join(
+            [row[0].ljust(widths[0]), *(value.rjust(width) for value, width in zip(row[1:], widths[1:], strict=True))]
+        )
         for row in cells
     ]
     notes = "\n".join(f"* {note}" for note in table.notes)
