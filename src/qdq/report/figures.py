@@ -154,7 +154,7 @@ def _order(value: str) -> tuple[int, float, str]:
 
 def ablation_alpha(evidence: Evidence) -> Chart:
     """Figure 11: QDQ for different alpha (weight of the optimistic target)."""
-    return _ablation(evidence, "ablation-alpha", "algorithm.alpha", "α", 11)
+    return _ablation(evidence, "ablation-alpha", "algorithm.alpha", "alpha", 11)
 
 
 def penalty(evidence: Evidence) -> Chart:
@@ -164,12 +164,12 @@ def penalty(evidence: Evidence) -> Chart:
 
 def ablation_beta(evidence: Evidence) -> Chart:
     """Figure 13: QDQ for different beta (border of the risk set)."""
-    return _ablation(evidence, "ablation-beta", "algorithm.beta", "β", 13)
+    return _ablation(evidence, "ablation-beta", "algorithm.beta", "beta", 13)
 
 
 def ablation_entropy(evidence: Evidence) -> Chart:
     """Figure 14: QDQ for different entropy weights (gamma in Eq. 9)."""
-    return _ablation(evidence, "ablation-entropy", "algorithm.entropy_weight", "γ", 14)
+    return _ablation(evidence, "ablation-entropy", "algorithm.entropy_weight", "entropy weight", 14)
 
 
 @dataclass(frozen=True)

@@ -325,7 +325,9 @@ def _settings(evidence: Evidence) -> str:
         rows.append(
             [html.text(key)]
             + [
-                html.text(values[name] or "–", "differs" if usual and values[name] and values[name] != common else "")
+                html.text(
+                    values[name] or "none", "differs" if usual and values[name] and values[name] != common else ""
+                )
                 for name in names
             ]
         )
