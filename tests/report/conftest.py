@@ -4,6 +4,7 @@ import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -35,7 +36,7 @@ def pendulum(episodes: int = 12) -> qdq.Dataset:
     import gymnasium
 
     environment = gymnasium.make("Pendulum-v1")
-    rows: dict[str, list[np.ndarray]] = {key: [] for key in ("observations", "next_observations", "actions", "rewards")}
+    rows: dict[str, list[Any]] = {key: [] for key in ("observations", "next_observations", "actions", "rewards")}
     truncations = []
     for episode in range(episodes):
         observation, _ = environment.reset(seed=episode)
@@ -85,7 +86,7 @@ def _make_runs(out: Path) -> None:
     lines = (stopped / "seed_1" / "evaluations.jsonl").read_text().splitlines()
     (stopped / "seed_1" / "evaluations.jsonl").write_text("\n".join(lines[:2]) + '\n{"step": 300, "sc')
     rows = (stopped / "seed_1" / "metrics.csv").read_text().splitlines()
-    (stopped / "seed_1" / "metrics.csv").write_text("\n".join(rows[:3]) + "\n300,0.")
+    (stopped / "seed_1" / "metrics.csv").write_text("\n".join(rows[:3]) + "\n300")
 
 
 def _copy(run: Path, copy: Path, old: str, new: str) -> None:

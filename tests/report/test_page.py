@@ -85,7 +85,7 @@ def test_in_chromium(report: Path, browser: Browser) -> None:
     browser.open((report / "index.html").as_uri())
     assert browser.complaints() == []
     assert [url for url in browser.requests() if not url.startswith("data:")] == [(report / "index.html").as_uri()]
-    assert browser.evaluate("document.title").startswith("5 methods on 2 datasets")
+    assert browser.evaluate("document.title").startswith("4 methods on 2 datasets")
     assert browser.evaluate("document.querySelectorAll('figure svg').length") >= 20
     assert browser.evaluate(
         "[...document.querySelectorAll('figure')].every(f => f.offsetWidth > 200 || !f.offsetParent)"

@@ -7,7 +7,9 @@ import tyro
 from tyro.conf import Positional
 
 
-def report(runs: Annotated[Positional[tuple[Path, ...]], tyro.conf.arg(metavar="RUN...")], /, out: Path) -> None:
+def report(
+    runs: Annotated[Positional[tuple[Path, ...]], tyro.conf.arg(metavar="RUN...")] = (), /, out: Path = Path("report")
+) -> None:
     """Write one page with everything these runs found, and each of its figures as PNG, SVG and CSV.
 
     Args:
@@ -25,7 +27,7 @@ def report(runs: Annotated[Positional[tuple[Path, ...]], tyro.conf.arg(metavar="
         raise UsageError(f"{out} is a file; --out names a folder.")
     evidence = gather(find_runs(runs))
     page, figures = write_report(evidence, out)
-    print(f"{len(evidence.runs)} runs, {len(evidence.tasks)} datasets, {figures} figures: open {page}")
+    print(f"{len(evidence.runs)} runs on {len(evidence.tasks)} datasets, {figures} figures: open {page}")
 
 
 def table(
@@ -93,7 +95,7 @@ def figures(
     if figure.needs == "dataset":
         from qdq.data.load import load_dataset
 
-        chart = figure.make(load_dataset(sources[0], columns=columns))
+        chart = figure.make(load_dataset(next(iter(sources)), columns=columns))
     else:
         from qdq.report.methods import gather
         from qdq.report.runs import find_runs

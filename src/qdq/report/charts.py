@@ -10,7 +10,7 @@ import itertools
 import math
 import warnings
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -108,7 +108,6 @@ class Chart:
     panels: Sequence[Panel]
     columns: int = 3
     size: tuple[float, float] = (4.6, 2.9)  # inches of one panel
-    notes: dict[str, Any] = field(default_factory=dict)
 
 
 def draw(chart: Chart) -> Any:
@@ -251,7 +250,7 @@ def short_number(value: float) -> str:
 def _render(figure: Any, target: Any, kind: str, salt: str, dots_per_inch: int = 200) -> None:
     import matplotlib
 
-    settings = {"svg.fonttype": "none", "svg.hashsalt": salt, "font.family": "sans-serif"}
+    settings: dict[Any, Any] = {"svg.fonttype": "none", "svg.hashsalt": salt, "font.family": "sans-serif"}
     metadata = {"Date": None, "Creator": None} if kind == "svg" else {"Software": None}
     with matplotlib.rc_context(settings), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*missing from font")  # a name in a script that the font lacks

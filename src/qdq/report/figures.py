@@ -16,6 +16,7 @@ from qdq.report.methods import Evidence, Row, format_value
 STRIDES = (1, 10, 50)
 WIDTHS = (100, 200, 300)
 BINS = 60
+COLOURS = ("blue", "vermillion", "green", "purple", "amber", "sky")
 
 
 def q_stride(dataset: Dataset) -> Chart:
@@ -62,7 +63,7 @@ def _with_panels(evidence: Evidence) -> list[Row]:
 
 
 def _panels(row: Row) -> dict[str, np.ndarray]:
-    return next(run.panels for run in row.runs if run.panels)
+    return next(panels for run in row.runs if (panels := run.panels))
 
 
 def _name(row: Row, rows: Sequence[Row]) -> str:
@@ -128,13 +129,7 @@ def _ablation(evidence: Evidence, name: str, key: str, symbol: str, number: int)
                 Row(task, f"{symbol} = {value}", values[value].runs, values[value].seeds)
                 for value in sorted(values, key=_order)
             ]
-            colours = dict(
-                zip(
-                    (row.method for row in named),
-                    ("blue", "vermillion", "green", "purple", "amber", "sky") * 9,
-                    strict=False,
-                )
-            )
+            colours = {row.method: COLOURS[i % len(COLOURS)] for i, row in enumerate(named)}
             panels.append(plots.learning_curves(task, named, colours))
     if not panels:
         raise UsageError(

@@ -6,12 +6,13 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from qdq import storage
 from qdq.report import charts, comparisons, html, plots, published, reproduce
 from qdq.report.charts import Chart
 from qdq.report.data_card import card_body, card_charts, origin
 from qdq.report.methods import NAMES, Evidence, Row, differences
-from qdq.report.runs import SavedRun
 
 FOLDER = "figures"
 WIDE = (4.9, 3.2)
@@ -206,16 +207,10 @@ def _comparison(page: Page, evidence: Evidence) -> str:
     return f"<p>{note}</p>{page.figures(made, 'plots wide')}"
 
 
-def _with_panels(evidence: Evidence) -> list[tuple[Row, SavedRun]]:
-    return [(row, run) for row in evidence.rows for run in row.runs if run.panels is not None][:60]
-
-
-def _first_of_each(evidence: Evidence) -> list[tuple[Row, SavedRun]]:
-    """For each row the first run with saved panels: the runs of a row differ in their seeds only."""
-    found: dict[int, tuple[Row, SavedRun]] = {}
-    for row, run in _with_panels(evidence):
-        found.setdefault(id(row), (row, run))
-    return list(found.values())
+def _first_of_each(evidence: Evidence) -> list[tuple[Row, dict[str, np.ndarray]]]:
+    """For each row the panels of its first run that has some: the runs of a row differ in their seeds only."""
+    found = ((row, next((run.panels for run in row.runs if run.panels), None)) for row in evidence.rows)
+    return [(row, panels) for row, panels in found if panels is not None]
 
 
 NO_PANELS = (
@@ -226,13 +221,11 @@ NO_PANELS = (
 
 def _q_distributions(page: Page, evidence: Evidence) -> str:
     made, seen = [], set()
-    for row, run in _first_of_each(evidence):
-        panels = run.panels
-        assert panels is not None
+    for row, panels in _first_of_each(evidence):
         if panels["window_samples"].tobytes() in seen:
             continue  # the same Q distribution, reused by another method
         seen.add(panels["window_samples"].tobytes())
-        label = f"{row.task}, {run.config['q_distribution']['learner']} learner"
+        label = f"{row.task}, {row.first.config['q_distribution']['learner']} learner"
         caption = "Truncated returns of the data against one sample of the learned distribution for each."
         name = f"q-distribution-{row.task}"
         made.append(Chart(name, label, caption, [plots.q_distribution(panels, "")], size=WIDE))
@@ -251,9 +244,7 @@ def _q_distributions(page: Page, evidence: Evidence) -> str:
 
 def _uncertainty(page: Page, evidence: Evidence) -> str:
     made = []
-    for row, run in _first_of_each(evidence):
-        panels = run.panels
-        assert panels is not None
+    for row, panels in _first_of_each(evidence):
         title = f"{row.task}, {row.method}"
         caption = (
             "H at the same states for three kinds of actions. The line that 5 % of the recorded actions exceed is the "
@@ -353,7 +344,7 @@ def _data(page: Page, evidence: Evidence) -> str:
                 + f'<p class="small">sha256 of the arrays <code>{digest}</code></p>'
             )
             continue
-        prefix = storage.slug(f"data-{task}") + "-"
+        prefix = f"data-{len(parts) + 1}-{storage.slug(task)}-"
         page.charts.extend(card_charts(card, prefix))
         faults = sum(fault["level"] != "note" for fault in card["warnings"])
         note = f"{card['transitions']:,} transitions, {_count(faults, 'warning') if faults else 'no warnings'}"

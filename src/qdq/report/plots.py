@@ -142,10 +142,16 @@ def random_quantile(panels: dict[str, np.ndarray]) -> float:
     return float((panels["random_uncertainty"] <= border).mean())
 
 
-def _logged(seeds: Sequence[SavedSeed], column: str, colour: str, label: str) -> Series | None:
-    """A logged metric over steps: the mean of the seeds, shaded from the lowest to the highest; zeros are "not asked for"."""
+def _logged(
+    seeds: Sequence[SavedSeed], column: str, colour: str, label: str, zero_means_none: bool = False
+) -> Series | None:
+    """A logged metric over steps: the mean of the seeds, shaded from the lowest to the highest."""
     curves = [
-        {step: value for step, value in zip(seed.metrics["step"], seed.metrics[column], strict=True) if value != 0.0}
+        {
+            step: value
+            for step, value in zip(seed.metrics["step"], seed.metrics[column], strict=True)
+            if value != 0.0 or not zero_means_none
+        }
         for seed in seeds
         if column in seed.metrics
     ]
@@ -163,8 +169,8 @@ def training_course(seeds: Sequence[SavedSeed], name: str) -> list[Panel]:
     H is not asked for while the policy is extracted from the recorded returns, so its curves may begin later.
     """
     q = _logged(seeds, "q_mean", "blue", "mean Q")
-    spread = _logged(seeds, "uncertainty", "vermillion", "mean H")
-    border = _logged(seeds, "uncertainty_border", "grey", "border of the risk set")
+    spread = _logged(seeds, "uncertainty", "vermillion", "mean H", zero_means_none=True)
+    border = _logged(seeds, "uncertainty_border", "grey", "border of the risk set", zero_means_none=True)
     panels = []
     for series, label in (([q], "mean Q over a batch"), ([spread, border], "H of the target actions")):
         present = [one for one in series if one is not None]

@@ -59,7 +59,10 @@ def _own_methods(evidence: Evidence | None, tasks: Sequence[str]) -> dict[str, s
     for name in (NAMES["bc"], NAMES["td3-bc"], NAMES["iql"], NAMES["qdq"]):
         rows = [] if evidence is None else [row for row in evidence.rows if row.first.task in tasks]
         found = dict.fromkeys(row.method for row in rows if NAMES.get(row.first.algorithm) == name)
-        columns |= {f"{method}, ours": method for method in found} or {f"{name}, ours": None}
+        for method in found:
+            columns[f"{method}, ours"] = method
+        if not found:
+            columns[f"{name}, ours"] = None
     return columns
 
 
@@ -100,11 +103,10 @@ def _entry(row: Row) -> Entry:
 
 
 def _total(entries: Sequence[Entry]) -> Entry:
-    if any(entry.value is None for entry in entries):
+    values = [entry.value for entry in entries if entry.value is not None]
+    if len(values) < len(entries):
         return Entry(words=NOT_RUN if all(entry.words == NOT_RUN for entry in entries) else "incomplete")
-    return Entry(
-        float(np.sum([entry.value for entry in entries])), None, "", min(entry.seeds or 0 for entry in entries)
-    )
+    return Entry(sum(values), None, "", min(entry.seeds or 0 for entry in entries))
 
 
 def _score_notes(printed: dict[str, Any], evidence: Evidence | None, tasks: Sequence[str]) -> list[str]:
