@@ -54,7 +54,7 @@ def test_a_file_is_no_folder(runs: Path, tmp_path: Path, capsys: pytest.CaptureF
 
 
 def test_from_runs_to_files(runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    run("report", runs / "bc", runs / "qdq", "--out", tmp_path / "page")
+    run("report", runs / "bc", runs / "nested", "--out", tmp_path / "page")
     assert "2 runs on 1 datasets" in capsys.readouterr().out
     assert (tmp_path / "page" / "index.html").exists()
     run("table", "1", "--runs", runs, "--markdown")

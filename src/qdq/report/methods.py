@@ -90,6 +90,11 @@ class Evidence:
     def row(self, task: str, method: str) -> Row | None:
         return next((row for row in self.rows if (row.task, row.method) == (task, method)), None)
 
+    def behaviour(self, task: str) -> float | None:
+        """The score of the data, from any run that knows it."""
+        scores = (run.behaviour_score for row in self.rows if row.task == task for run in row.runs)
+        return next((score for score in scores if score is not None), None)
+
     def of_task(self, task: str) -> list[Row]:
         return sorted((row for row in self.rows if row.task == task), key=lambda row: _rank(row.method))
 

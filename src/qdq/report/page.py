@@ -95,18 +95,19 @@ def _lead(evidence: Evidence) -> str:
 
 
 def _headline(evidence: Evidence) -> str:
-    """One tile for each task: the best mean and the data's own score; no tile where there is no score."""
+    """One tile for each task: the best mean of a finished method, and the data's own score."""
     tiles = []
     for task in evidence.tasks:
-        rows = [row for row in evidence.of_task(task) if row.summary]
+        scored = [row for row in evidence.of_task(task) if row.summary]
+        rows = [row for row in scored if not row.unfinished] or scored
         if not rows:
             continue
         best = max(rows, key=lambda row: row.summary["mean"] if row.summary else 0.0)
         assert best.summary is not None
         spread = "" if best.summary["std"] is None else f" ± {best.summary['std']:.1f}"
-        behaviour = best.first.behaviour_score
+        behaviour = evidence.behaviour(task)
         beside = f", the data {behaviour:.1f}" if behaviour is not None else ""
-        note = f"{task}: highest mean, {best.method} ({_count(best.summary['seeds'], 'seed')}){beside}"
+        note = f"{task}: highest mean{' so far' if best.unfinished else ''}, {best.method} ({_count(best.summary['seeds'], 'seed')}){beside}"
         tiles.append(f'<div class="tile"><b>{best.summary["mean"]:.1f}{spread}</b><span>{escape(note)}</span></div>')
     return f'<div class="tiles">{"".join(tiles)}</div>' if tiles else ""
 
@@ -127,7 +128,7 @@ RESULT_HEADS = (
 
 
 def _results(evidence: Evidence) -> str:
-    rows = [_result_row(row) for row in evidence.rows]
+    rows = [_result_row(row, evidence.behaviour(row.task)) for row in evidence.rows]
     warnings = [
         f"{row.task}, {row.method}, seed {seed.number}: {warning}"
         for row in evidence.rows
@@ -145,7 +146,7 @@ def _results(evidence: Evidence) -> str:
     )
 
 
-def _result_row(row: Row) -> list[html.Cell]:
+def _result_row(row: Row, behaviour: float | None) -> list[html.Cell]:
     summary: dict[str, Any] = row.summary or {"mean": None, "std": None, "iqm": None, "interval_95": None, "seeds": 0}
     interval = summary["interval_95"]
     middle = html.Cell("", None, True)
@@ -173,7 +174,7 @@ def _result_row(row: Row) -> list[html.Cell]:
         middle,
         html.number(summary["seeds"], 0),
         html.number(row.first.steps, 0),
-        html.number(row.first.behaviour_score),
+        html.number(behaviour),
         known,
         state,
     ]
