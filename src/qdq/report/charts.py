@@ -95,6 +95,7 @@ class Panel:
     y_limits: tuple[float | None, float | None] = (None, None)
     logarithmic: bool = False
     y_ticks: tuple[Sequence[float], Sequence[str]] | None = None
+    whole_numbers: bool = False  # x counts columns
     steps: bool = False  # x counts training steps: written as 5k, 100k, 1M
 
 
@@ -127,7 +128,8 @@ def draw(chart: Chart) -> Any:
 def _draw_panel(axes: Any, panel: Panel) -> None:
     axes.spines[["top", "right"]].set_visible(False)
     axes.spines[["left", "bottom"]].set_color(COLOURS["line"])
-    axes.grid(True, axis="x" if panel.categories else "both", color=COLOURS["line"], linewidth=0.6)
+    if panel.image is None:
+        axes.grid(True, axis="x" if panel.categories else "both", color=COLOURS["line"], linewidth=0.6)
     axes.set_axisbelow(True)
     axes.tick_params(colors=COLOURS["ink"], labelsize=9, length=3, color=COLOURS["line"])
     axes.patch.set_alpha(0.0)
@@ -154,6 +156,8 @@ def _draw_panel(axes: Any, panel: Panel) -> None:
     axes.set_xlim(*panel.x_limits)
     if not panel.categories:
         axes.set_ylim(*panel.y_limits)
+    if panel.whole_numbers:
+        axes.xaxis.get_major_locator().set_params(integer=True)
     if panel.steps:
         axes.xaxis.set_major_formatter(lambda value, _: short_number(value))
     axes.set_xlabel(panel.x, color=COLOURS["ink"], fontsize=9.5)

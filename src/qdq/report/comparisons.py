@@ -47,7 +47,7 @@ def aggregate(evidence: Evidence) -> Chart | None:
         "missing where a method has a single seed."
     )
     panel = Panel("", "interquartile mean of scores", "", series, categories=methods)
-    return Chart("aggregate", "Over all tasks", caption, [panel], size=(4.9, max(1.6, 0.9 + 0.42 * len(methods))))
+    return Chart("aggregate", "Interquartile mean", caption, [panel], size=(4.9, max(1.6, 0.9 + 0.42 * len(methods))))
 
 
 def profiles(evidence: Evidence) -> Chart | None:

@@ -92,9 +92,11 @@ def _table(columns: dict[str, Any], bounds: bool = False) -> str:
         shares = columns.get("at_bounds_by_dimension", [])
         cells = [f"{shares[i]:.1%}" if key == "at bounds" else f"{columns[key][i]:.4g}" for key in keys]
         rows.append(
-            f"<tr><td>{i}{escape(marks.get(i, ''))}</td>" + "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>"
+            f"<tr><td>{i}{escape(marks.get(i, ''))}</td>"
+            + "".join(f'<td class="number">{cell}</td>' for cell in cells)
+            + "</tr>"
         )
-    head = "".join(f"<th>{key}</th>" for key in ["column", *keys])
+    head = "<th>column</th>" + "".join(f'<th class="number">{key}</th>' for key in keys)
     return f'<div class="table"><table><tr>{head}</tr>{"".join(rows)}</table></div>'
 
 
@@ -181,7 +183,8 @@ def _within(curve: dict[str, Any]) -> Panel:
 
 def _action_map(columns: list[list[float]]) -> Panel:
     image = Image(np.array(columns).T, (-0.5, len(columns) - 0.5, 0.0, 1.0))
-    return Panel("", "action dimension", "", image=image, y_ticks=([0, 0.5, 1], ["low", "middle", "high"]))
+    ticks = ([0, 0.5, 1], ["low", "middle", "high"])
+    return Panel("", "action dimension", "", image=image, y_ticks=ticks, whole_numbers=True)
 
 
 def _map(grid: dict[str, Any]) -> Panel:
@@ -209,4 +212,4 @@ def _ranges(ranges: dict[str, Any]) -> Panel:
         Series("median", columns, ranges["median"], "vermillion", "points", width=4, legend=False),
     ]
     limits = (max(low.min(), -8.0) - 0.3, min(high.max(), 8.0) + 0.3)
-    return Panel("", "observation column", "deviations from the mean", series, y_limits=limits)
+    return Panel("", "observation column", "deviations from the mean", series, y_limits=limits, whole_numbers=True)

@@ -92,6 +92,11 @@ def learning_curves(title: str, rows: Sequence[Row], colours: dict[str, str], ma
     return Panel(title, "gradient steps", unit, series, lines, x_limits=(0.0, None), y_limits=limits, steps=True)
 
 
+def _headroom(series: Sequence[Series]) -> tuple[float, float]:
+    """Limits that leave room for a legend above the highest bar."""
+    return 0.0, 1.3 * max(float(np.max(one.y)) for one in series) or 1.0
+
+
 def q_distribution(panels: dict[str, np.ndarray], title: str) -> Panel:
     """Truncated returns of the data against one sample of the learned distribution for each of them."""
     returns = panels["window_returns"]
@@ -108,7 +113,7 @@ def q_distribution(panels: dict[str, np.ndarray], title: str) -> Panel:
         ),
         Series("learned distribution", edges, np.histogram(samples, edges, density=True)[0], "blue", "steps"),
     ]
-    return Panel(title, "Q (discounted return within the window)", "density", series)
+    return Panel(title, "Q (discounted return within the window)", "density", series, y_limits=_headroom(series))
 
 
 def calibration(panels: dict[str, np.ndarray], title: str) -> Panel:
@@ -133,7 +138,14 @@ def uncertainty(panels: dict[str, np.ndarray], title: str) -> Panel:
         above = f"{label}: {(values > border).mean():.0%} above"
         series.append(Series(above, edges, np.histogram(values, edges, density=True)[0], colour, "steps", dash=dash))
     mark = Mark("x", border, "95 % of recorded actions below")
-    return Panel(title, "H(s, a): standard deviation of Q, in reward units", "density", series, [mark])
+    return Panel(
+        title,
+        "H(s, a): standard deviation of Q, in reward units",
+        "density",
+        series,
+        [mark],
+        y_limits=_headroom(series),
+    )
 
 
 def random_quantile(panels: dict[str, np.ndarray]) -> float:
