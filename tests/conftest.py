@@ -14,16 +14,17 @@ from hypothesis import settings
 settings.register_profile("repeatable", derandomize=True)
 settings.load_profile("repeatable")
 
-# Compiled programs are shared by all tests and workers of one session: most tests compile the same few shapes.
+# Compiled programs and a few small runs are shared by all tests and workers of one session.
 SESSION = os.environ.setdefault("QDQ_TEST_SESSION", str(os.getpid()))  # inherited by the workers
-os.environ["JAX_COMPILATION_CACHE_DIR"] = os.path.join(tempfile.gettempdir(), f"qdq-tests-{SESSION}")
+SHARED = Path(tempfile.gettempdir()) / f"qdq-tests-{SESSION}"
+os.environ["JAX_COMPILATION_CACHE_DIR"] = str(SHARED / "compiled")
 os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0.2"
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Remove the compiled programs; workers leave that to the session that started them."""
+    """Remove what was shared; workers leave that to the session that started them."""
     if "PYTEST_XDIST_WORKER" not in os.environ:
-        shutil.rmtree(os.environ["JAX_COMPILATION_CACHE_DIR"], ignore_errors=True)
+        shutil.rmtree(SHARED, ignore_errors=True)
 
 
 @pytest.fixture(autouse=True)

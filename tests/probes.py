@@ -11,7 +11,9 @@ from qdq.data.episodes import Dataset, Metadata, from_arrays
 from qdq.diffusion import QBatch
 
 
-def probe_dataset(noise: float, episodes: int = 800, seed: int = 0, bias: float = 0.0, **metadata: Any) -> Dataset:
+def probe_dataset(
+    noise: float, episodes: int = 800, seed: int = 0, bias: float = 0.0, name: str = "probe", **metadata: Any
+) -> Dataset:
     """Two steps an episode, observations (s, step) with s drawn anew each time, reward 1 - (a - s / 2)^2.
 
     The best action is s / 2 everywhere, and its value is 1 at the last step and 1 + discount at the first. The recorded
@@ -24,7 +26,7 @@ def probe_dataset(noise: float, episodes: int = 800, seed: int = 0, bias: float 
     observations = np.stack([s, step], axis=1).astype(np.float32)
     actions = np.clip(0.5 * s + bias + random.uniform(-noise, noise, count), -1, 1)[:, None].astype(np.float32)
     rewards = 1.0 - np.square(actions[:, 0] - 0.5 * s)
-    return from_arrays(observations, actions, rewards, step == 1, metadata=Metadata(name="probe", **metadata))
+    return from_arrays(observations, actions, rewards, step == 1, metadata=Metadata(name, **metadata))
 
 
 class KnownDistribution(eqx.Module):

@@ -1,5 +1,6 @@
 """The Python interface: train, load, act, and ask how far a policy can be trusted."""
 
+import shlex
 import shutil
 from collections.abc import Sequence
 from functools import cached_property
@@ -39,27 +40,28 @@ def train(
     resume: bool = False,
     display: Display | None = None,
     memory: str | int | None = None,
+    origin: str | None = None,
 ) -> "Run":
     """Run every stage on a dataset and return the finished run, which also lies in the folder `out/name`.
 
-    A dataset that needs more than the budget `memory`, such as "2GiB", is streamed from disk.
+    A dataset that needs more than the budget `memory`, such as "2GiB", is streamed from disk. `origin` is what `qdq train`
+    would be given for this dataset; a dataset given by name or path brings its own.
     """
     budget = None if memory is None else parse_memory(memory)
+    if not isinstance(dataset, Dataset):
+        origin = shlex.quote(str(dataset))
     data = dataset if isinstance(dataset, Dataset) else load_dataset(dataset, memory=budget)
     configure_jax()
     if not seeds:
         raise UsageError("At least one seed is needed.")
     config, _ = presets.build(algorithm, preset, data.metadata.task, tuple(overrides), steps)
-    folder = Path(out) / (name or f"{_slug(data.name)}-{algorithm}-{_slug(config.preset)}")
-    execute(data, config, list(seeds), folder, resume=resume, display=display or choose(), memory=budget)
+    folder = Path(out) / (name or f"{storage.slug(data.name)}-{algorithm}-{storage.slug(config.preset)}")
+    shown = display or choose()
+    execute(data, config, list(seeds), folder, resume=resume, display=shown, memory=budget, origin=origin)
     from qdq.report import plots
 
     plots.draw_run(folder, data, budget)
     return load_run(folder)
-
-
-def _slug(text: str) -> str:
-    return "".join(c if c.isalnum() or c in "-_." else "-" for c in text).strip("-.") or "run"
 
 
 class Run:

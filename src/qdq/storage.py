@@ -121,6 +121,11 @@ def file_hash(path: Path) -> str:
         raise DataError(f"{path} does not exist; check the path.") from error
 
 
+def slug(text: str) -> str:
+    """Text as the name of a file or folder."""
+    return "".join(c if c.isalnum() or c in "-_." else "-" for c in text).strip("-.") or "run"
+
+
 def cache_directory() -> Path:
     """Where reusable artefacts live: QDQ_CACHE, else the user's cache folder."""
     if "QDQ_CACHE" in os.environ:

@@ -6,7 +6,8 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from qdq import storage
-from qdq.report.plots import ACCENT, INK, QUIET, SECOND
+
+INK, ACCENT, SECOND, QUIET = "#1f2933", "#0072b2", "#e69f00", "#8a97a6"
 
 
 def save(content: dict[str, Any], out: Path) -> list[Path]:

@@ -96,7 +96,7 @@ def inspect(
     if html is not None:
         from qdq.report.data_card import write_data_card
 
-        write_data_card(dataset, summary, html)
+        write_data_card(summary, html)
         if not json:
             print(f"Written to {html}")
 

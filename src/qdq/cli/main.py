@@ -7,7 +7,7 @@ from typing import Any
 
 import tyro
 
-from qdq.cli import bench, data, demo, online, presets, runs, stages
+from qdq.cli import bench, data, demo, evidence, online, presets, runs, stages
 from qdq.errors import QDQError
 
 Commands = dict[str, Callable[..., Any]]
@@ -42,6 +42,9 @@ COMMANDS: Commands = {
     "train": runs.train,
     "evaluate": runs.evaluate,
     "uncertainty": runs.uncertainty,
+    "report": evidence.report,
+    "table": evidence.table,
+    "figures": evidence.figures,
     "online": online.online,
     "snapshots": online.snapshots,
     "demo": demo.demo,

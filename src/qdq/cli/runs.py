@@ -46,12 +46,16 @@ def train(
 
     if seeds < 1:
         raise UsageError(f"--seeds must be at least 1, but is {seeds}.")
+    import shlex
+
     import qdq
     from qdq.data.load import load_dataset
 
     data = load_dataset(dataset, columns=columns, memory=memory)
+    origin = shlex.join([dataset] if columns is None else [dataset, "--columns", str(columns)])
     options: dict[str, Any] = {"steps": steps, "out": out, "name": name, "resume": resume, "memory": memory}
-    run = qdq.train(data, algorithm, preset, list(range(first_seed, first_seed + seeds)), overrides=set, **options)
+    numbers = list(range(first_seed, first_seed + seeds))
+    run = qdq.train(data, algorithm, preset, numbers, overrides=set, origin=origin, **options)
     _print_result(run)
 
 

@@ -6,11 +6,13 @@ from typing import Any
 import numpy as np
 
 from qdq.data.coverage import coverage
+from qdq.data.curves import curves
 from qdq.data.episodes import Dataset
 from qdq.data.faults import find_faults
 from qdq.errors import DataError
 
 BINS = 40
+CARD_FILE = "data_card.json"  # where a run folder keeps the summary
 
 
 def inspect_dataset(dataset: Dataset, q_width: int = 200, q_stride: int = 10, discount: float = 0.99) -> dict[str, Any]:
@@ -45,6 +47,7 @@ def inspect_dataset(dataset: Dataset, q_width: int = 200, q_stride: int = 10, di
         "duplicate_transitions": _duplicates(dataset),
         "coverage": coverage(dataset),
         "q_dataset": _q_preview(dataset, q_width, q_stride, discount),
+        "curves": curves(dataset),
         "details": _plain(dataset.metadata.details),
     }
     summary["warnings"] = find_faults(dataset, summary)

@@ -1,48 +1,58 @@
-"""The three pictures of a run: learning curve, Q distribution, uncertainty. Each is a function of saved data."""
+"""The pictures of runs, each a function of saved data that returns a chart."""
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-import jax
-import jax.numpy as jnp
-import matplotlib
 import numpy as np
-from matplotlib.figure import Figure
 
-from qdq import storage, uncertainty
-from qdq.data.blocks import take
+from qdq import storage
 from qdq.data.episodes import Dataset
-from qdq.data.prepare import Prepared, prepare
+from qdq.report.charts import Chart, Mark, Panel, Series, save_picture
+from qdq.report.methods import NAMES, Row
+from qdq.report.runs import SavedRun, SavedSeed, mean_curve, read_run
 
-matplotlib.use("Agg")
-
-INK, ACCENT, SECOND, QUIET = "#1f2933", "#1d4ed8", "#dc6803", "#8a97a6"
-SAMPLE_ROWS = 4_000
+BINS = 50
+RANK_BINS = 20
+SCORE = "score (0 random, 100 expert)"
 
 
 def draw_run(folder: Path, dataset: Dataset, memory: int | None = None) -> list[Path]:
-    """Draw every picture that the run has data for; `memory` is the run's budget."""
+    """Measure what the pictures of a finished run need, save it in the folder, and draw them; `memory` is its budget."""
     from qdq.api import Run
+    from qdq.data.prepare import prepare
+    from qdq.report import panels
 
-    run = Run(folder)
-    drawn = []
-    if run.result["score"] is not None:
-        drawn.append(_save(learning_curve(run.result), folder / "learning_curve.png"))
     if (folder / "q_distribution").exists():
-        prepared = prepare(dataset, run.config, memory)
-        drawn.append(_save(q_distribution(run.distribution, prepared, dataset.name), folder / "q_distribution.png"))
+        run = Run(folder)
         network = run.deployed_policy().network
-        drawn.append(
-            _save(
-                uncertainty_panels(run.distribution, network, prepared, run.uncertainty_rule, dataset.name),
-                folder / "uncertainty.png",
-            )
-        )
-    return drawn
+        prepared = prepare(dataset, run.config, memory)
+        panels.save(folder, panels.measure(run.distribution, network, prepared, run.uncertainty_rule))
+    return [save_picture(chart, folder / f"{chart.name}.png") for chart in run_charts(read_run(folder))]
+
+
+def run_charts(run: SavedRun) -> list[Chart]:
+    """The pictures that a run has data for."""
+    charts = []
+    name = NAMES.get(run.algorithm, run.algorithm)
+    if any(seed.evaluations for seed in run.seeds):
+        title = f"{name} on {run.dataset} ({run.preset})"
+        row = Row(run.dataset, name, [run], run.seeds)
+        charts.append(Chart("learning_curve", title, "", [learning_curves(title, [row], {name: "blue"})], size=(7, 4)))
+    if run.panels is not None:
+        caption = "Recorded truncated returns against samples of the learned distribution."
+        pair = [
+            q_distribution(run.panels, f"Q distribution of {run.dataset}"),
+            calibration(run.panels, "Calibration: flat is right (training windows)"),
+        ]
+        charts.append(Chart("q_distribution", run.dataset, caption, pair, size=(4.75, 3.8)))
+        panel = uncertainty(run.panels, f"Uncertainty of Q on {run.dataset}")
+        charts.append(Chart("uncertainty", run.dataset, "", [panel], size=(7, 4)))
+    return charts
 
 
 def overview(folder: Path, target: Path) -> Path:
     """The pictures of a run side by side in one file."""
+    from matplotlib.figure import Figure
     from matplotlib.image import imread
 
     names = ("learning_curve", "q_distribution", "uncertainty")
@@ -52,128 +62,133 @@ def overview(folder: Path, target: Path) -> Path:
     for axes, image in zip(figure.subplots(1, len(images), width_ratios=ratios, squeeze=False)[0], images, strict=True):
         axes.imshow(image)
         axes.axis("off")
-    return _save(figure, target, dots_per_inch=110)
+    with storage.atomic_path(target) as temporary:
+        figure.savefig(temporary, format="png", dpi=110)
+    return target
 
 
-def _save(figure: Figure, path: Path, dots_per_inch: int = 150) -> Path:
-    with storage.atomic_path(path) as temporary:
-        figure.savefig(temporary, format="png", dpi=dots_per_inch)
-    return path
+def learning_curves(title: str, rows: Sequence[Row], colours: dict[str, str], marks: bool = True) -> Panel:
+    """Score over steps: for each method the mean of its finished seeds, shaded from the lowest to the highest seed."""
+    series: list[Series] = []
+    for row in rows:
+        colour = colours[row.method]
+        steps, scores = mean_curve(row.finished)
+        if len(steps):
+            several = len(scores) > 1
+            label = f"{row.method} ({len(scores)} seeds)" if several else f"{row.method} (1 seed)"
+            band = (scores.min(axis=0), scores.max(axis=0)) if several else (None, None)
+            series.append(Series(label, steps, scores.mean(axis=0), colour, "line", *band))
+        for seed in row.unfinished:
+            if seed.evaluations:
+                x, y = zip(*seed.evaluations, strict=True)
+                series.append(
+                    Series(f"{row.method}, seed {seed.number}, unfinished", x, y, colour, dash=":", width=1.2)
+                )
+    behaviour = next((row.first.behaviour_score for row in rows if row.first.behaviour_score is not None), None)
+    lines = [Mark("y", behaviour, f"the data: {behaviour:.1f}")] if marks and behaviour is not None else []
+    unit = SCORE if rows[0].first.unit == "score" else "return"
+    low = min((float(np.nanmin(one.y if one.low is None else one.low)) for one in series), default=0.0)
+    limits = (0.0, None) if low >= 0 else (None, None)
+    return Panel(title, "gradient steps", unit, series, lines, x_limits=(0.0, None), y_limits=limits, steps=True)
 
 
-def _axes(figure: Figure, *position: int, **options: Any) -> Any:
-    axes = figure.add_subplot(*position, **options)
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.grid(True, color="#e6e9ed", linewidth=0.8)
-    axes.set_axisbelow(True)
-    axes.tick_params(colors=INK, labelsize=9)
-    return axes
+def _headroom(series: Sequence[Series]) -> tuple[float, float]:
+    """Limits that leave room for a legend above the highest bar."""
+    return 0.0, 1.3 * max(float(np.max(one.y)) for one in series) or 1.0
 
 
-def _legend(axes: Any) -> None:
-    axes.legend(fontsize=8.5, facecolor="white", edgecolor="none", framealpha=0.9)
+def q_distribution(panels: dict[str, np.ndarray], title: str) -> Panel:
+    """Truncated returns of the data against one sample of the learned distribution for each of them."""
+    returns = panels["window_returns"]
+    edges = np.histogram_bin_edges(returns, bins=BINS)
+    samples = np.clip(panels["window_samples"], edges[0], edges[-1])
+    series = [
+        Series(
+            "truncated returns of the data",
+            edges,
+            np.histogram(returns, edges, density=True)[0],
+            "grey",
+            "filled",
+            opacity=0.5,
+        ),
+        Series("learned distribution", edges, np.histogram(samples, edges, density=True)[0], "blue", "steps"),
+    ]
+    return Panel(title, "Q (discounted return within the window)", "density", series, y_limits=_headroom(series))
 
 
-def learning_curve(result: dict[str, Any]) -> Figure:
-    """Score over training steps: every seed thin, their mean bold, the behaviour as a dashed line."""
-    figure = Figure(figsize=(7, 4), layout="constrained")
-    axes = _axes(figure)
-    curves = [[(e["step"], e["score"]) for e in seed["evaluations"]] for seed in result["seeds"] if seed["evaluations"]]
-    for curve in curves:
-        axes.plot(*zip(*curve, strict=True), color=ACCENT, alpha=0.35 if len(curves) > 1 else 1.0, linewidth=1.2)
-    if len(curves) > 1:
-        steps = [step for step, _ in curves[0]]
-        mean = np.mean([[score for _, score in curve] for curve in curves], axis=0)
-        axes.plot(steps, mean, color=ACCENT, linewidth=2.4, label=f"mean of {len(curves)} seeds")
-    behaviour = result["dataset"]["behaviour_score"]
-    if behaviour is not None:
-        axes.axhline(behaviour, color=SECOND, linestyle="--", linewidth=1.5, label=f"behaviour: {behaviour:.1f}")
-    final = result["score"]
-    label = f"final: {final['mean']:.1f}" + (f" ± {final['std']:.1f}" if final["seeds"] > 1 else "")
-    axes.plot([], [], " ", label=label)
-    axes.set_xlabel("gradient steps")
-    axes.set_ylabel("score (0 random, 100 expert)" if result["score_unit"].startswith("score") else "return")
-    axes.xaxis.set_major_formatter(lambda value, _: f"{value / 1000:g}k" if value >= 1000 else f"{value:g}")
-    axes.set_title(
-        f"{result['algorithm']} on {result['dataset']['name']} ({result['preset']})", fontsize=11, loc="left", color=INK
-    )
-    axes.set_ylim(bottom=min(0.0, axes.get_ylim()[0]))
-    _legend(axes)
-    return figure
+def calibration(panels: dict[str, np.ndarray], title: str) -> Panel:
+    """Where the true returns lie among samples of the learned distribution at the same state and action."""
+    edges = np.linspace(0.0, 1.0, RANK_BINS + 1)
+    heights = np.histogram(panels["return_ranks"], edges, density=True)[0]
+    bars = Series("windows", edges, heights, "blue", "filled", opacity=0.75, legend=False)
+    flat = Mark("y", 1.0, "calibrated", "vermillion")
+    return Panel(title, "rank of the true return among 99 samples", "density", [bars], [flat])
 
 
-def _rows(count: int, limit: int = SAMPLE_ROWS) -> np.ndarray:
-    return np.linspace(0, count - 1, min(count, limit)).astype(int)
-
-
-def q_distribution(distribution: Any, prepared: Prepared, name: str) -> Figure:
-    """Truncated returns of the data against one sample of the learned distribution for each window, and its calibration."""
-    chosen = _rows(len(prepared.windows.index))
-    batch = prepared.transitions.at(jnp.asarray(take(prepared.windows.index, chosen)))
-    truth = take(prepared.windows.values, chosen)
-    samples = np.asarray(distribution.sample(batch.observations, batch.actions, jax.random.key(0), 1))[0]
-    few = slice(None, None, 4)  # 99 samples each: a quarter of the rows keeps this within 100 MB
-    levels = np.asarray(distribution.sample(batch.observations[few], batch.actions[few], jax.random.key(1), 99))
-    rank = ((levels < truth[few]).sum(axis=0) + 0.5) / 100
-    figure = Figure(figsize=(9.5, 3.8), layout="constrained")
-    axes = _axes(figure, 1, 2, 1)
-    bins = np.histogram_bin_edges(truth, bins=60).tolist()
-    axes.hist(truth, bins, density=True, color=QUIET, alpha=0.55, label="truncated returns of the data")
-    axes.hist(
-        np.clip(samples, bins[0], bins[-1]),
-        bins,
-        density=True,
-        histtype="step",
-        color=ACCENT,
-        linewidth=1.8,
-        label="learned distribution",
-    )
-    axes.set_xlabel("Q (discounted return within the window)")
-    axes.set_ylabel("density")
-    _legend(axes)
-    axes.set_title(f"Q distribution of {name}", fontsize=11, loc="left", color=INK)
-    axes = _axes(figure, 1, 2, 2)
-    axes.hist(rank, np.linspace(0, 1, 21).tolist(), density=True, color=ACCENT, alpha=0.75)
-    axes.axhline(1.0, color=SECOND, linestyle="--", linewidth=1.5)
-    axes.set_xlabel("rank of the true return among 99 samples")
-    axes.set_title("Calibration: flat is right (training windows)", fontsize=11, loc="left", color=INK)
-    return figure
-
-
-def uncertainty_panels(
-    distribution: Any, policy: Any, prepared: Prepared, rule: uncertainty.Config, name: str
-) -> Figure:
+def uncertainty(panels: dict[str, np.ndarray], title: str) -> Panel:
     """H of recorded, of the policy's and of random actions at the same states, with the 95 % line of the recorded ones."""
-    batch = prepared.transitions.at(jnp.asarray(_rows(prepared.dataset.transitions)))
-    key = jax.random.key(0)
-    actions = {
-        "recorded actions": (batch.actions, QUIET),
-        "the policy's actions": (policy(batch.observations), ACCENT),
-        "random actions": (jax.random.uniform(key, batch.actions.shape, minval=-1.0, maxval=1.0), SECOND),
-    }
-    spread = {
-        label: (np.asarray(uncertainty.mean_and_std(distribution, batch.observations, action, rule, key)[1]), color)
-        for label, (action, color) in actions.items()
-    }
-    border = np.quantile(spread["recorded actions"][0], 0.95)
-    top = max(np.quantile(values, 0.995) for values, _ in spread.values())
-    bins = np.linspace(0, top, 60).tolist()
-    figure = Figure(figsize=(7, 4), layout="constrained")
-    axes = _axes(figure)
-    for label, (values, color) in spread.items():
-        above = (values > border).mean()
-        axes.hist(
-            values,
-            bins,
-            density=True,
-            histtype="step",
-            linewidth=1.8,
-            color=color,
-            label=f"{label}: {above:.0%} above the line",
-        )
-    axes.axvline(border, color=INK, linestyle="--", linewidth=1.2, label="95 % of recorded actions")
-    axes.set_xlabel("H(s, a): standard deviation of Q, in reward units")
-    axes.set_ylabel("density")
-    axes.set_title(f"Uncertainty of Q on {name}", fontsize=11, loc="left", color=INK)
-    _legend(axes)
-    return figure
+    kinds = (("recorded", "grey", "-"), ("policy", "blue", "-"), ("random", "vermillion", "-"))
+    spreads = {kind: panels[f"{kind}_uncertainty"] for kind, _, _ in kinds}
+    border = float(np.quantile(spreads["recorded"], 0.95))
+    edges = np.linspace(0.0, max(float(np.quantile(values, 0.995)) for values in spreads.values()) or 1.0, BINS + 1)
+    series = []
+    for kind, colour, dash in kinds:
+        values = spreads[kind]
+        label = {"recorded": "recorded actions", "policy": "the policy's actions", "random": "random actions"}[kind]
+        above = f"{label}: {(values > border).mean():.0%} above"
+        series.append(Series(above, edges, np.histogram(values, edges, density=True)[0], colour, "steps", dash=dash))
+    mark = Mark("x", border, "95 % of recorded actions below")
+    return Panel(
+        title,
+        "H(s, a): standard deviation of Q, in reward units",
+        "density",
+        series,
+        [mark],
+        y_limits=_headroom(series),
+    )
+
+
+def random_quantile(panels: dict[str, np.ndarray]) -> float:
+    """The paper's check: which quantile of H over random actions the 95 % quantile over recorded ones is."""
+    border = np.quantile(panels["recorded_uncertainty"], 0.95)
+    return float((panels["random_uncertainty"] <= border).mean())
+
+
+def _logged(
+    seeds: Sequence[SavedSeed], column: str, colour: str, label: str, zero_means_none: bool = False
+) -> Series | None:
+    """A logged metric over steps: the mean of the seeds, shaded from the lowest to the highest."""
+    curves = [
+        {
+            step: value
+            for step, value in zip(seed.metrics["step"], seed.metrics[column], strict=True)
+            if value != 0.0 or not zero_means_none
+        }
+        for seed in seeds
+        if column in seed.metrics
+    ]
+    steps = sorted(set.intersection(*map(set, curves))) if curves else []
+    if not steps:
+        return None
+    values = np.array([[curve[step] for step in steps] for curve in curves])
+    band = (values.min(axis=0), values.max(axis=0)) if len(curves) > 1 else (None, None)
+    return Series(label, steps, values.mean(axis=0), colour, "line", *band, width=1.5)
+
+
+def training_course(seeds: Sequence[SavedSeed], name: str) -> list[Panel]:
+    """Mean Q of the critics, and mean H of the target actions with the border of the risk set, during training.
+
+    H is not asked for while the policy is extracted from the recorded returns, so its curves may begin later.
+    """
+    q = _logged(seeds, "q_mean", "blue", "mean Q")
+    spread = _logged(seeds, "uncertainty", "vermillion", "mean H", zero_means_none=True)
+    border = _logged(seeds, "uncertainty_border", "grey", "border of the risk set", zero_means_none=True)
+    panels = []
+    for series, label in (([q], "mean Q over a batch"), ([spread, border], "H of the target actions")):
+        present = [one for one in series if one is not None]
+        if present:
+            bottom = 0.0 if label.startswith("H") else None
+            panels.append(
+                Panel(name, "gradient steps", label, present, x_limits=(0.0, None), y_limits=(bottom, None), steps=True)
+            )
+    return panels

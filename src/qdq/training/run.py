@@ -18,6 +18,7 @@ from qdq import algorithms, storage, uncertainty
 from qdq.algorithms.problem import Problem
 from qdq.config import Config
 from qdq.data.episodes import Dataset
+from qdq.data.inspect import CARD_FILE, inspect_dataset
 from qdq.data.prepare import Prepared, prepare
 from qdq.data.stream import feed
 from qdq.errors import UsageError
@@ -80,10 +81,12 @@ def execute(
     display: Display,
     evaluate: bool = True,
     memory: int | None = None,
+    origin: str | None = None,
 ) -> dict[str, Any]:
     """Run every stage and seed into the folder `out` and return the result that is written there.
 
-    A dataset that needs more than `memory` bytes is streamed.
+    A dataset that needs more than `memory` bytes is streamed. `origin` is how the dataset was named on the command line,
+    for the record of how to make the run again.
     """
     fresh = _check_folder(out, config, dataset, resume)
     began = time.monotonic()
@@ -103,7 +106,10 @@ def execute(
             dataset.metadata, config.evaluation.episodes, dataset.observation_size, dataset.action_size
         )
     if fresh:  # only now: what is wrong with the request has shown itself, and nothing is left half-written
-        _create_folder(out, config, dataset, seeds, prepared)
+        _create_folder(out, config, dataset, seeds, prepared, origin)
+    if prepared.streamed is None and not (out / CARD_FILE).exists():  # a card would need the whole dataset in memory
+        q = config.q_dataset
+        storage.write_json(out / CARD_FILE, inspect_dataset(dataset, q.width, q.stride, q.discount))
     distribution, rule = None, config.uncertainty
     if config.algorithm_name in algorithms.USES_Q_DISTRIBUTION and getattr(config.algorithm, "penalty", "") != "none":
         if not (out / "q_distribution" / "rule.json").exists():
@@ -158,12 +164,16 @@ def _check_stream(out: Path, prepared: Prepared) -> None:
     raise UsageError(f"{out} was started with another memory budget; go on with --memory {before['memory']}.")
 
 
-def _create_folder(out: Path, config: Config, dataset: Dataset, seeds: list[int], prepared: Prepared) -> None:
+def _create_folder(
+    out: Path, config: Config, dataset: Dataset, seeds: list[int], prepared: Prepared, origin: str | None
+) -> None:
     storage.write_json(out / "config.json", config.to_dict())
     manifest = {
         "format": FORMAT,
         **_identity(config, dataset),
         "dataset": dataset.name,
+        "dataset_argument": origin,
+        "task": dataset.metadata.task,
         "environment_id": dataset.metadata.environment_id,
         "environment_options": dataset.metadata.environment_options,
         "reference": dataclasses.asdict(dataset.metadata.reference) if dataset.metadata.reference else None,

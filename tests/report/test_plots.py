@@ -1,0 +1,123 @@
+"""The pictures of runs against values computed by hand."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from qdq.errors import UsageError
+from qdq.report import comparisons, figures, plots
+from qdq.report.methods import Evidence, Row, gather
+from qdq.report.runs import SavedRun, SavedSeed, find_runs
+from tests.probes import probe_dataset
+
+
+def saved(number: int, scores: list[float], finished: bool = True) -> SavedSeed:
+    curve = [(100 * (i + 1), score) for i, score in enumerate(scores)]
+    return SavedSeed(number, Path("nowhere"), curve, finished, scores[-1], curve[-1][0], 10.0, 1.0, [])
+
+
+def row(task: str, method: str, seeds: list[SavedSeed]) -> Row:
+    manifest = {"dataset": task, "dataset_sha256": "0", "reference": {"random": 0}, "seeds": []}
+    run = SavedRun(
+        Path(method), manifest, {"algorithm_name": "bc", "preset": "fast", "training": {"steps": 300}}, None, seeds
+    )
+    return Row(task, method, [run], seeds)
+
+
+def test_learning_curves_by_hand(tmp_path: Path) -> None:
+    panel = plots.learning_curves(
+        "t", [row("t", "BC", [saved(0, [1, 2, 3]), saved(1, [3, 6, 7]), saved(2, [9], False)])], {"BC": "grey"}
+    )
+    mean, unfinished = panel.series
+    np.testing.assert_allclose(mean.y, [2, 4, 5])
+    np.testing.assert_allclose(mean.low, [1, 2, 3])
+    np.testing.assert_allclose(mean.high, [3, 6, 7])
+    assert unfinished.name == "BC, seed 2, unfinished"
+    assert unfinished.dash == ":"
+
+
+def test_comparisons_by_hand() -> None:
+    rows = [
+        row("a", "QDQ", [saved(0, [10.0]), saved(1, [20.0])]),
+        row("a", "BC", [saved(0, [10.0]), saved(1, [0.0])]),
+        row("b", "QDQ", [saved(0, [50.0]), saved(1, [60.0])]),
+        row("b", "BC", [saved(0, [90.0]), saved(1, [90.0])]),
+        row("c", "IQL", [saved(0, [1.0])]),
+    ]
+    evidence = Evidence([], rows)
+    assert evidence.comparable == (["QDQ", "BC"], ["a", "b"])
+    chart = comparisons.improvement(evidence)
+    assert chart is not None
+    [pair] = chart.panels[0].series
+    assert pair.x == [pytest.approx((3.5 / 4 + 0.0) / 2)]
+    chart = comparisons.aggregate(evidence)
+    assert chart is not None
+    assert chart.panels[0].series[0].x == [pytest.approx(35.0)]  # of 10, 20, 50, 60 the middle half
+    assert "IQL" in chart.caption  # left out, and said so
+    chart = comparisons.profiles(evidence)
+    assert chart is not None
+    assert chart.panels[0].series[0].y[0] == 1.0
+
+
+def test_uncertainty_by_hand() -> None:
+    panels = {
+        "recorded_uncertainty": np.arange(100.0),
+        "policy_uncertainty": np.full(100, 1.0),
+        "random_uncertainty": np.concatenate([np.full(70, 10.0), np.full(30, 99.5)]),
+    }
+    assert plots.random_quantile(panels) == pytest.approx(0.7)
+    panel = plots.uncertainty(panels, "t")
+    assert [series.name.rsplit(": ", 1)[1] for series in panel.series] == ["5% above", "0% above", "30% above"]
+    assert panel.marks[0].value == pytest.approx(94.05)
+
+
+def test_densities_integrate_to_one(evidence: Evidence) -> None:
+    found = evidence.row("hopper-medium", "QDQ")
+    assert found is not None
+    assert found.first.panels is not None
+    for panel in (plots.q_distribution(found.first.panels, ""), plots.calibration(found.first.panels, "")):
+        for series in panel.series:
+            assert np.sum(np.diff(series.x) * series.y) == pytest.approx(1.0)
+
+
+def test_training_course_leaves_out_where_h_was_not_asked_for(evidence: Evidence) -> None:
+    found = evidence.row("hopper-medium", "QDQ")
+    assert found is not None
+    q, h = plots.training_course(found.seeds, "t")
+    assert list(q.series[0].x) == [100, 200, 300, 400]
+    assert list(h.series[0].x) == [300, 400]  # the first half of this run is extraction
+    assert [series.name for series in h.series] == ["mean H", "border of the risk set"]
+
+
+@pytest.mark.parametrize("name", [name for name, figure in figures.FIGURES.items() if figure.needs == "dataset"])
+def test_figures_from_a_dataset(name: str) -> None:
+    chart = figures.FIGURES[name].make(probe_dataset(0.3))
+    assert len(chart.panels[0].series) == 3
+    for series in chart.panels[0].series:
+        assert np.sum(np.diff(series.x) * series.y) == pytest.approx(1.0)
+
+
+def test_figures_from_runs(evidence: Evidence) -> None:
+    made = {
+        name: figures.FIGURES[name].make(evidence)
+        for name in ("q-distribution", "uncertainty", "training", "learning-curves", "ablation-alpha")
+    }
+    assert [panel.title for panel in made["learning-curves"].panels] == ["hopper-medium"]
+    names = [series.name for series in made["ablation-alpha"].panels[0].series]
+    assert names == ["alpha = 0.9 (2 seeds)", "alpha = 0.99 (3 seeds)"]
+    for name in ("ablation-beta", "ablation-entropy", "penalty"):
+        with pytest.raises(UsageError, match="there are none here"):
+            figures.FIGURES[name].make(evidence)
+
+
+def test_figures_say_what_runs_lack(runs: Path) -> None:
+    plain = gather(find_runs([runs / "hostile"]))
+    for name, words in (
+        ("q-distribution", "saved panels"),
+        ("uncertainty", "saved panels"),
+        ("learning-curves", "no environment"),
+        ("training", "critics"),
+    ):
+        with pytest.raises(UsageError, match=words):
+            figures.FIGURES[name].make(plain)
