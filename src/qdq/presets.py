@@ -125,7 +125,7 @@ FAST_QDQ: Values = {
     "algorithm.advantage_unit": ("return_std", "ours: the same temperature for any reward unit"),
     "algorithm.advantage_temperature": (10.0, "ours: docs/results.md"),
     "algorithm.advantage_cap": (20.0, "ours: docs/results.md"),
-    "algorithm.extraction_share": (0.2, "ours: a start from the recorded returns needs no ramp"),
+    "algorithm.extraction_share": (0.05, "ours: docs/research.md; a start from the recorded returns needs no ramp"),
     "algorithm.target_rate": (0.02, "ours: short runs need faster targets"),
     "algorithm.policy_hidden": ((256, 256), "ours: speed"),
     "algorithm.critic_hidden": ((256, 256), "ours: speed"),
