@@ -36,7 +36,7 @@ def find_chromium() -> str:
         for command in (["apt-get", "-qq", "update"], ["apt-get", "-qq", "install", "-y", "chromium"]):
             environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
             try:
-                subprocess.run(command, check=True, capture_output=True, timeout=900, env=environment)
+                subprocess.run(command, check=True, capture_output=True, timeout=240, env=environment)
             except (subprocess.SubprocessError, OSError) as error:
                 pytest.skip(f"Chromium is not installed, and `{' '.join(command)}` failed: {error}")
     return shutil.which("chromium") or pytest.skip("Chromium is not installed, and apt-get did not bring it")
