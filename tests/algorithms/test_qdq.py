@@ -27,6 +27,9 @@ class Constant(eqx.Module):
     def __call__(self, observations: jax.Array, actions: jax.Array) -> jax.Array:
         return jnp.broadcast_to(self.value, (2, observations.shape[0]))
 
+    def first(self, observations: jax.Array, actions: jax.Array) -> jax.Array:
+        return self.value[0]
+
 
 class Spread(eqx.Module):
     """A Q distribution whose standard deviation is a given number for each row."""
