@@ -9,7 +9,7 @@ import pytest
 import qdq
 from qdq import storage
 from qdq.errors import DataError, UsageError
-from qdq.training import run as run_module
+from qdq.training import seeds
 from qdq.training.display import Silent
 from qdq.training.hooks import CsvLog
 from tests.algorithms.test_contract import overrides
@@ -73,7 +73,7 @@ def test_a_run_that_was_stopped_ends_as_if_it_was_not(
                 raise RuntimeError("power failure")
 
     with monkeypatch.context() as patch:
-        patch.setattr(run_module, "CsvLog", Stopping)
+        patch.setattr(seeds, "CsvLog", Stopping)
         with pytest.raises(RuntimeError, match="power failure"):
             fit(data, tmp_path, algorithm, name="stopped")
     resumed = fit(data, tmp_path, algorithm, name="stopped", resume=True)

@@ -21,8 +21,10 @@ from qdq.memory import parse_memory
 from qdq.normalisers import identity
 from qdq.q_distribution import QDistribution
 from qdq.training.compilation import configure_jax
+from qdq.training.deployed import DeployedPolicy
 from qdq.training.display import Display, choose
-from qdq.training.run import DeployedPolicy, execute, load_adopted
+from qdq.training.layout import leading
+from qdq.training.run import execute, load_adopted
 from qdq.uncertainty import Config as UncertaintyConfig
 from qdq.uncertainty import mean_and_std
 
@@ -41,11 +43,13 @@ def train(
     display: Display | None = None,
     memory: str | int | None = None,
     origin: str | None = None,
+    together: bool | None = None,
 ) -> "Run":
     """Run every stage on a dataset and return the finished run, which also lies in the folder `out/name`.
 
     A dataset that needs more than the budget `memory`, such as "2GiB", is streamed from disk. `origin` is what `qdq train`
-    would be given for this dataset; a dataset given by name or path brings its own.
+    would be given for this dataset; a dataset given by name or path brings its own. `together` trains all seeds in one
+    program over all devices (default: where there are several devices, or one that is no CPU).
     """
     budget = None if memory is None else parse_memory(memory)
     if not isinstance(dataset, Dataset):
@@ -57,10 +61,12 @@ def train(
     config, _ = presets.build(algorithm, preset, data.metadata.task, tuple(overrides), steps)
     folder = Path(out) / (name or f"{storage.slug(data.name)}-{algorithm}-{storage.slug(config.preset)}")
     shown = display or choose()
-    execute(data, config, list(seeds), folder, resume=resume, display=shown, memory=budget, origin=origin)
-    from qdq.report import plots
+    options: dict[str, Any] = {"memory": budget, "origin": origin, "together": together}
+    execute(data, config, list(seeds), folder, resume=resume, display=shown, **options)
+    if leading():
+        from qdq.report import plots
 
-    plots.draw_run(folder, data, budget)
+        plots.draw_run(folder, data, budget)
     return load_run(folder)
 
 
@@ -115,7 +121,7 @@ class Run:
         if not (self.path / "q_distribution").exists():
             raise UsageError(f"{self.path} has no Q distribution: its algorithm or settings do not learn one.")
         sizes = self.manifest["observation_size"], self.manifest["action_size"]
-        return load_adopted(self.path, self.config, *sizes)[:2]
+        return load_adopted(self.path, self.config, *sizes, self.manifest["dataset_sha256"])[:2]
 
     @property
     def distribution(self) -> QDistribution:

@@ -1,6 +1,7 @@
 """Files: atomic writes, hashes, JSON, and pytrees as safetensors. Nothing here can execute what a file says."""
 
 import contextlib
+import errno
 import hashlib
 import json
 import os
@@ -10,43 +11,84 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from qdq.errors import DataError
+from qdq.errors import DataError, UsageError
+
+PARTIAL = ".partial"  # the end of the names of files that are being written
+CHECKSUM = "sha256"
+NOT_WRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO)
+
+
+@contextlib.contextmanager
+def _writing(path: Path) -> Iterator[None]:
+    """Turn a full disk, a read-only folder and the like into one sentence about `path`."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in NOT_WRITABLE:
+            raise
+        raise _not_written(path, os.strerror(error.errno)) from error
+
+
+def _not_written(path: Path, reason: str) -> DataError:
+    return DataError(
+        f"{path} could not be written ({reason}); what was saved before is intact, so make room or choose another "
+        "folder, and go on from there."
+    )
 
 
 @contextlib.contextmanager
 def atomic_path(path: Path) -> Iterator[Path]:
     """A temporary path beside `path` that is synced and renamed onto it when the block ends well."""
     path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".partial")
-    os.close(handle)
-    temporary = Path(name)
-    try:
-        yield temporary
-        with open(temporary, "rb+") as file:
-            os.fsync(file.fileno())
-        os.chmod(temporary, 0o644)
-        os.replace(temporary, path)
-        _sync(path.parent)
-    finally:
-        temporary.unlink(missing_ok=True)
+    with _writing(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=PARTIAL)
+        os.close(handle)
+        temporary = Path(name)
+        try:
+            yield temporary
+            with open(temporary, "rb+") as file:
+                os.fsync(file.fileno())
+            os.chmod(temporary, 0o644)
+            os.replace(temporary, path)
+            _sync(path.parent)
+        finally:
+            temporary.unlink(missing_ok=True)
 
 
 @contextlib.contextmanager
 def atomic_folder(path: Path) -> Iterator[Path]:
     """A temporary folder beside `path` whose files are synced, and which is renamed to it, when the block ends well."""
     path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}.", suffix=".partial"))
-    try:
-        yield temporary
-        for item in (*temporary.iterdir(), temporary):
-            _sync(item)
-        temporary.chmod(0o755)
-        temporary.rename(path)
-        _sync(path.parent)
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
+    with _writing(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}.", suffix=PARTIAL))
+        try:
+            yield temporary
+            for item in (*temporary.iterdir(), temporary):
+                _sync(item)
+            temporary.chmod(0o755)
+            temporary.rename(path)
+            _sync(path.parent)
+        finally:
+            shutil.rmtree(temporary, ignore_errors=True)
+
+
+def remove_partial(folder: Path) -> None:
+    """Remove what a killed process left half-written in `folder`; only for one who holds the folder's lock."""
+    for item in folder.glob(f".*{PARTIAL}"):
+        if item.is_dir():
+            shutil.rmtree(item, ignore_errors=True)
+        else:
+            item.unlink(missing_ok=True)
+
+
+def append(path: Path, text: str) -> None:
+    """Append to a log and sync it, so that a checkpoint written afterwards never outlives what the log says before it."""
+    with _writing(path), open(path, "a", newline="", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
 
 
 def _sync(path: Path) -> None:
@@ -62,10 +104,28 @@ def exclusive(path: Path) -> Iterator[None]:
     """Hold the lock file `path`: another process that asks for it waits until this block ends, however it ends."""
     import fcntl
 
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with open(path, "w", encoding="utf-8") as file:
+    with _lock_file(path) as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
+
+
+@contextlib.contextmanager
+def claim(path: Path, owner: str) -> Iterator[None]:
+    """Hold the lock file `path`, or refuse at once where another process holds it; `owner` is what it stands for."""
+    import fcntl
+
+    with _lock_file(path) as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise UsageError(f"{owner} is in use by another process; wait for it to end, or stop it.") from error
+        yield
+
+
+def _lock_file(path: Path) -> Any:
+    with _writing(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return open(path, "w", encoding="utf-8")
 
 
 def write_bytes(path: Path, content: bytes) -> None:
@@ -133,18 +193,33 @@ def cache_directory() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME", "~/.cache")).expanduser() / "qdq"
 
 
+def _checksum(arrays: dict[str, Any], metadata: dict[str, str]) -> str:
+    """The sha256 over the names, types, shapes and bytes of arrays, and over their metadata."""
+    digest = hashlib.sha256(json.dumps(metadata, sort_keys=True).encode())
+    for name in sorted(arrays):
+        array = arrays[name]
+        digest.update(f"{name} {array.dtype} {array.shape} ".encode())
+        digest.update(array.reshape(-1).view("uint8"))
+    return digest.hexdigest()
+
+
 def save_pytree(path: Path, tree: Any, metadata: dict[str, str] | None = None) -> None:
-    """Save the arrays of `tree` under their paths, e.g. `.critics.members[0].weights[1]`."""
+    """Save the arrays of `tree` under their paths, e.g. `.critics.members[0].weights[1]`, with a checksum over it all."""
     import jax
     import numpy as np
+    from safetensors import SafetensorError
     from safetensors.numpy import save_file
 
     arrays = {}
     for key, leaf in jax.tree_util.tree_leaves_with_path(tree):
         if hasattr(leaf, "shape"):
             arrays[jax.tree_util.keystr(key)] = np.array(leaf, order="C")  # ascontiguousarray would reshape scalars
+    metadata = metadata or {}
     with atomic_path(path) as temporary:
-        save_file(arrays, str(temporary), metadata=metadata or {})
+        try:
+            save_file(arrays, str(temporary), metadata=metadata | {CHECKSUM: _checksum(arrays, metadata)})
+        except SafetensorError as error:
+            raise _not_written(path, str(error)) from error
 
 
 def load_arrays(path: Path) -> tuple[dict[str, Any], dict[str, str]]:
@@ -161,12 +236,21 @@ def load_arrays(path: Path) -> tuple[dict[str, Any], dict[str, str]]:
         raise DataError(f"{path} is not a readable safetensors file ({error}); it may be damaged.") from error
 
 
+def load_checked(path: Path) -> tuple[dict[str, Any], dict[str, str]]:
+    """The arrays and the metadata of a file written by `save_pytree`, checked against its checksum."""
+    arrays, metadata = load_arrays(path)
+    expected = metadata.pop(CHECKSUM, None)
+    if expected != _checksum(arrays, metadata):
+        raise DataError(f"{path} does not match its own checksum; it is damaged or was changed.")
+    return arrays, metadata
+
+
 def load_pytree(path: Path, like: Any) -> tuple[Any, dict[str, str]]:
     """Load arrays saved by `save_pytree` into the structure of `like`; any mismatch is an error."""
     import jax
     import jax.numpy as jnp
 
-    arrays, metadata = load_arrays(path)
+    arrays, metadata = load_checked(path)
     used = set()
 
     def restore(key: Any, leaf: Any) -> Any:

@@ -14,6 +14,7 @@ from qdq import algorithms, storage
 from qdq.algorithms.problem import Problem
 from qdq.errors import DataError
 from qdq.training.display import Silent
+from qdq.training.seeds import Saved
 from tests.probes import probe_dataset
 
 TINY = (
@@ -146,7 +147,10 @@ def test_critics_learn_the_known_values(algorithm: str, tmp_path: Path) -> None:
     module = algorithms.get(algorithm)
     like = module.init(run.config.algorithm, Problem(2, 1, 1_500, 0.0, 1.0), jax.random.key(0))
     newest = max((run.path / "seed_0" / "checkpoints").glob("*.safetensors"))
-    state, _ = storage.load_pytree(newest, like)
+    deployed = run.deployed_policy()
+    key = jax.random.key_data(jax.random.key(0))
+    saved = Saved(like, key, deployed.observation_normaliser, deployed.action_scaler)
+    state = storage.load_pytree(newest, saved)[0].state
     data = probe_dataset(0.2, seed=1)
     s = run.deployed_policy().observation_normaliser.forward(jnp.asarray(data.current_observations))
     q = np.asarray(state.critics(s, jnp.asarray(data.actions))).mean(axis=0)

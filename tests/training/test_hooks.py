@@ -96,18 +96,44 @@ def test_json_lines_drop_entries_after_the_point_of_resuming(tmp_path: Path) -> 
     assert JsonLines(tmp_path / "evaluations.jsonl", resume_step=10).entries == [{"step": 10}]
 
 
-def test_checkpoints_keep_two_and_skip_a_damaged_one(tmp_path: Path) -> None:
-    store = Checkpoints(tmp_path, "hash", every=10)
+def store(folder: Path, identity: str = "one", every: int = 10) -> tuple[Checkpoints, list[str]]:
+    said: list[str] = []
+    return Checkpoints(folder, identity, every, said.append), said
+
+
+@pytest.mark.parametrize("damage", ["truncated", "flipped", "flipped metadata"])
+def test_checkpoints_keep_two_and_skip_a_damaged_one(damage: str, tmp_path: Path) -> None:
+    checkpoints, said = store(tmp_path)
     for step in (10, 15, 20, 30):
-        store(step, {"x": jnp.full(3, float(step))}, {})
-    assert [path.name for path in store.files()] == ["step_000000020.safetensors", "step_000000030.safetensors"]
-    content = store.files()[-1].read_bytes()
-    store.files()[-1].write_bytes(content[: len(content) // 2])
-    step, state = store.restore({"x": jnp.zeros(3)})
+        checkpoints(step, {"x": jnp.full(3, float(step))}, {})
+    assert [path.name for path in checkpoints.files()] == ["step_000000020.safetensors", "step_000000030.safetensors"]
+    content = bytearray(checkpoints.files()[-1].read_bytes())
+    if damage == "truncated":
+        content = content[: len(content) // 2]
+    elif damage == "flipped":
+        content[-2] ^= 1
+    else:  # the step itself: 30 becomes 38
+        position = content.index(b'"step":"30"') + 9
+        content[position] ^= 8
+    checkpoints.files()[-1].write_bytes(content)
+    step, state, _ = checkpoints.restore({"x": jnp.zeros(3)})
     assert step == 20
     np.testing.assert_array_equal(state["x"], np.full(3, 20.0))
+    assert len(said) == 1
+    assert "step_000000030.safetensors" in said[0]
+    assert "the checkpoint before it is tried" in said[0]
 
 
-def test_checkpoints_of_another_configuration_are_not_used(tmp_path: Path) -> None:
-    Checkpoints(tmp_path, "one", every=1)(1, {"x": jnp.ones(2)}, {})
-    assert Checkpoints(tmp_path, "other", every=1).restore({"x": jnp.zeros(2)})[0] == 0
+def test_state_and_notes_come_from_the_same_checkpoint(tmp_path: Path) -> None:
+    checkpoints, _ = store(tmp_path)
+    for step in (10, 20):
+        checkpoints.save(step, {"x": jnp.full(2, float(step))}, {"warnings": [f"at {step}"]})
+    assert checkpoints.restore({"x": jnp.zeros(2)}).notes == {"warnings": ["at 20"]}
+    assert checkpoints.restore({"x": jnp.zeros(2)}, step=10).notes == {"warnings": ["at 10"]}
+
+
+def test_checkpoints_of_another_run_are_not_used(tmp_path: Path) -> None:
+    store(tmp_path)[0].save(1, {"x": jnp.ones(2)})
+    other, said = store(tmp_path, "other")
+    assert other.restore({"x": jnp.zeros(2)}).step == 0
+    assert "belongs to another dataset, configuration or seed; there is none before it" in said[0]

@@ -17,7 +17,7 @@ from qdq.benchmark.cases import Case, synthetic_dataset
 from qdq.data.episodes import Metadata
 from qdq.evaluation.rollout import Evaluator
 from qdq.networks import GaussianPolicy
-from qdq.training.run import DeployedPolicy
+from qdq.training.deployed import DeployedPolicy
 
 ENVIRONMENT = "HalfCheetah-v4"  # its episodes always last 1000 steps, so both loops below do the same work
 STEPS = 400

@@ -23,6 +23,8 @@ def train(
     resume: bool = False,
     columns: Path | None = None,
     memory: str | None = None,
+    together: bool | None = None,
+    distributed: bool = False,
     set: UseAppendAction[tuple[str, ...]] = (),
 ) -> None:
     """Run every stage on a dataset: a trained policy, its score and its pictures in one folder.
@@ -40,12 +42,20 @@ def train(
         columns: TOML file that maps the columns of a CSV or Parquet file.
         memory: Memory that the data and the networks may take, such as 2GiB or 500MB; a larger dataset is streamed from
             disk (default: all data in memory).
+        together: True trains all seeds in one program over all devices, False one after the other (default: together where
+            there are several devices, or one that is no CPU).
+        distributed: This process is one of several of one run (jax.distributed): on Slurm, MPI and TPU pods it finds the
+            others, elsewhere JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES and JAX_PROCESS_ID name them.
         set: Change one setting: section.key=value; may be repeated. `qdq presets show fast` lists them.
     """
     from qdq.errors import UsageError
 
     if seeds < 1:
         raise UsageError(f"--seeds must be at least 1, but is {seeds}.")
+    if distributed:
+        from qdq.training.compilation import join_others
+
+        join_others()
     import shlex
 
     import qdq
@@ -54,6 +64,7 @@ def train(
     data = load_dataset(dataset, columns=columns, memory=memory)
     origin = shlex.join([dataset] if columns is None else [dataset, "--columns", str(columns)])
     options: dict[str, Any] = {"steps": steps, "out": out, "name": name, "resume": resume, "memory": memory}
+    options["together"] = together
     numbers = list(range(first_seed, first_seed + seeds))
     run = qdq.train(data, algorithm, preset, numbers, overrides=set, origin=origin, **options)
     _print_result(run)

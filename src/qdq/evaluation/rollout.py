@@ -66,6 +66,12 @@ class Evaluator:
 
     def play(self, act: Act, seed: int) -> Episodes:
         """One episode per environment with the batched policy `act`; the same seed gives the same episodes."""
+        played = self.play_unless(act, seed, lambda: False)
+        assert played is not None
+        return played
+
+    def play_unless(self, act: Act, seed: int, stopped: Callable[[], bool]) -> Episodes | None:
+        """The same, but None as soon as `stopped` says so."""
         count = len(self.environments)
         observations = np.zeros((count, self.observation_size), np.float32)
         for i, environment in enumerate(self.environments):
@@ -73,6 +79,8 @@ class Evaluator:
         returns, lengths = np.zeros(count), np.zeros(count, int)
         playing = list(range(count))
         while playing:
+            if stopped():
+                return None
             actions = act(observations)
             for i in list(playing):
                 observation, reward, terminal, truncated, _ = self.environments[i].step(actions[i])

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, NamedTuple
 
 from qdq import storage
 from qdq.errors import DataError, DivergedError, InterruptedRun
@@ -79,9 +79,8 @@ class CsvLog:
         if self.columns is None:
             self.columns = ["step", *sorted(metrics)]
             storage.write_text(self.path, ",".join(self.columns) + "\n")
-        with open(self.path, "a", newline="", encoding="utf-8") as file:
-            row = [str(step), *(f"{metrics.get(name, math.nan):.9g}" for name in self.columns[1:])]
-            file.write(",".join(row) + "\n")
+        row = [str(step), *(f"{metrics.get(name, math.nan):.9g}" for name in self.columns[1:])]
+        storage.append(self.path, ",".join(row) + "\n")
 
 
 class TensorBoardLog:
@@ -114,37 +113,55 @@ class TensorBoardLog:
             self.writer.close()
 
 
-class Checkpoints:
-    """Saves the state every so many steps and keeps the newest two."""
+class Restored(NamedTuple):
+    """Where training goes on: after `step`, with `state`, and with the notes saved beside it."""
 
-    def __init__(self, directory: Path, config_hash: str, every: int):
-        self.directory, self.config_hash, self.every = directory, config_hash, every
+    step: int
+    state: Any
+    notes: dict[str, Any]
+
+
+class Checkpoints:
+    """Saves the state every so many steps and keeps the newest two.
+
+    A checkpoint is one file with a checksum, so that its state, step and notes belong together or are not there at all.
+    """
+
+    def __init__(self, directory: Path, identity: str, every: int, say: Callable[[str], None]):
+        self.directory, self.identity, self.every, self.say = directory, identity, every, say
 
     def __call__(self, step: int, state: Any, metrics: Metrics) -> None:
         if step % self.every == 0:
             self.save(step, state)
 
-    def save(self, step: int, state: Any) -> None:
+    def save(self, step: int, state: Any, notes: dict[str, Any] | None = None) -> None:
         """Write one checkpoint and drop those that are older than the newest two."""
-        metadata = {"step": str(step), "config_hash": self.config_hash}
-        storage.save_pytree(self.directory / f"step_{step:09d}.safetensors", state, metadata)
+        metadata = {"step": str(step), "identity": self.identity, "notes": json.dumps(notes or {})}
+        storage.save_pytree(self._path(step), state, metadata)
         for old in self.files()[:-CHECKPOINTS_KEPT]:
             old.unlink(missing_ok=True)
+
+    def _path(self, step: int) -> Path:
+        return self.directory / f"step_{step:09d}.safetensors"
 
     def files(self) -> list[Path]:
         """Checkpoints from the oldest to the newest."""
         return sorted(self.directory.glob("step_*.safetensors"))
 
-    def restore(self, like: Any) -> tuple[int, Any]:
-        """The newest readable checkpoint as (step, state); (0, like) if there is none."""
-        for path in reversed(self.files()):
+    def restore(self, like: Any, step: int | None = None) -> Restored:
+        """The newest readable checkpoint, or the one of `step`; step 0 and `like` if there is none."""
+        files = self.files() if step is None else [path for path in [self._path(step)] if path.exists()]
+        for path in reversed(files):
             try:
                 state, metadata = storage.load_pytree(path, like)
-            except DataError:
-                continue  # damaged: the one before it is tried
-            if metadata.get("config_hash") == self.config_hash:
-                return int(metadata["step"]), state
-        return 0, like
+                if metadata.get("identity") != self.identity:
+                    raise DataError(f"{path} belongs to another dataset, configuration or seed.")
+            except DataError as error:
+                before = "the checkpoint before it is tried" if path != files[0] else "there is none before it"
+                self.say(f"{str(error).rstrip('.')}; {before}.")
+                continue
+            return Restored(int(metadata["step"]), state, json.loads(metadata["notes"]))
+        return Restored(0, like, {})
 
 
 class JsonLines:
@@ -175,21 +192,23 @@ def _parse(line: str) -> dict[str, Any] | None:
 
 
 class Interrupt:
-    """Ctrl-C asks for a stop; the request is obeyed after the current chunk, when the state can be saved."""
+    """Ctrl-C or SIGTERM asks for a stop; the request is obeyed after the current chunk, when the state can be saved."""
+
+    SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
     def __init__(self, save: Callable[[int, Any], None], advice: str = "go on with --resume"):
         self.save, self.advice = save, advice
         self.requested = False
-        self._previous: Any = None
+        self._previous: dict[int, Any] = {}
 
     def __enter__(self) -> "Interrupt":
         if threading.current_thread() is threading.main_thread():
-            self._previous = signal.signal(signal.SIGINT, self._request)
+            self._previous = {number: signal.signal(number, self._request) for number in self.SIGNALS}
         return self
 
     def __exit__(self, *unused: object) -> None:
-        if self._previous is not None:
-            signal.signal(signal.SIGINT, self._previous)
+        for number, handler in self._previous.items():
+            signal.signal(number, handler)
 
     def _request(self, number: int, frame: FrameType | None) -> None:
         if self.requested:  # the second Ctrl-C does not wait

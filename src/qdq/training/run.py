@@ -3,16 +3,10 @@
 import dataclasses
 import shutil
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
-import equinox as eqx
 import jax
-import jax.numpy as jnp
-import numpy as np
 
 from qdq import algorithms, storage, uncertainty
 from qdq.algorithms.problem import Problem
@@ -20,55 +14,18 @@ from qdq.config import Config
 from qdq.data.episodes import Dataset
 from qdq.data.inspect import CARD_FILE, inspect_dataset
 from qdq.data.prepare import Prepared, prepare
-from qdq.data.stream import feed
-from qdq.errors import UsageError
+from qdq.errors import DataError, UsageError
 from qdq.evaluation.rollout import Evaluator
 from qdq.evaluation.statistics import summary
-from qdq.normalisers import Affine
 from qdq.q_distribution import QDistribution
 from qdq.training import stages
-from qdq.training.display import Display
-from qdq.training.hooks import Checkpoints, CsvLog, Guard, Interrupt, JsonLines, TensorBoardLog
-from qdq.training.loop import train
+from qdq.training.display import Display, Silent
+from qdq.training.layout import leading, meet
+from qdq.training.seeds import Shared, run_seeds
 from qdq.training.versions import machine, revision, versions
 
 FORMAT = 1
-INITIALISE, TRAIN = 10, 11  # random roles of a seed
-
-
-class DeployedPolicy(eqx.Module):
-    """A policy with the normalisers it was trained with: raw observations in, actions in their own units out."""
-
-    network: Any
-    observation_normaliser: Affine
-    action_scaler: Affine
-
-    def __call__(self, observations: Any) -> jax.Array:
-        return _act(jax.tree.structure(self), jax.tree.leaves(self), observations)
-
-    def actor(self) -> Callable[[np.ndarray], np.ndarray]:
-        """The policy as a function on NumPy arrays, for loops in which every microsecond counts."""
-        leaves, structure = jax.tree.flatten(self)
-        return lambda observations: np.asarray(_act(structure, leaves, observations))
-
-
-@partial(jax.jit, static_argnums=0)
-def _act(structure: Any, leaves: list[jax.Array], observations: Any) -> jax.Array:
-    """Compiled once for all weights of one structure; a flat list of arguments is passed on fastest."""
-    policy: DeployedPolicy = jax.tree.unflatten(structure, leaves)
-    normalised = policy.observation_normaliser.forward(observations)
-    return policy.action_scaler.inverse(jnp.clip(policy.network(normalised), -1.0, 1.0))
-
-
-@dataclass(frozen=True, eq=False)
-class Stage:
-    """Everything that the seeds of a run share."""
-
-    dataset: Dataset
-    config: Config
-    prepared: Prepared
-    problem: Problem
-    distribution: QDistribution | None
+LOCK = ".lock"
 
 
 def execute(
@@ -82,21 +39,24 @@ def execute(
     evaluate: bool = True,
     memory: int | None = None,
     origin: str | None = None,
+    together: bool | None = None,
 ) -> dict[str, Any]:
     """Run every stage and seed into the folder `out` and return the result that is written there.
 
     A dataset that needs more than `memory` bytes is streamed. `origin` is how the dataset was named on the command line,
-    for the record of how to make the run again.
+    for the record of how to make the run again. `together` trains all seeds in one program over all devices; by default
+    where there are several devices, or one that is no CPU. Several processes may train different seeds of one folder.
     """
-    fresh = _check_folder(out, config, dataset, resume)
+    if not leading():
+        display = Silent()
+    fresh = leading() and _check_folder(out, config, dataset, resume)
     began = time.monotonic()
     prepared = prepare(dataset, config, memory)
-    if not fresh:
-        _check_stream(out, prepared)
     if prepared.streamed:
         display.line(
             f"streamed: blocks of {prepared.streamed['block_transitions']:,} of {dataset.transitions:,} transitions"
         )
+    together = _together(together, prepared)
     timings: dict[str, Any] = {
         "q_dataset": {"seconds": time.monotonic() - began, "windows": len(prepared.windows.index)}
     }
@@ -105,28 +65,52 @@ def execute(
         evaluator = Evaluator(
             dataset.metadata, config.evaluation.episodes, dataset.observation_size, dataset.action_size
         )
-    if fresh:  # only now: what is wrong with the request has shown itself, and nothing is left half-written
-        _create_folder(out, config, dataset, seeds, prepared, origin)
-    if prepared.streamed is None and not (out / CARD_FILE).exists():  # a card would need the whole dataset in memory
-        q = config.q_dataset
-        storage.write_json(out / CARD_FILE, inspect_dataset(dataset, q.width, q.stride, q.discount))
+    uses_distribution = (
+        config.algorithm_name in algorithms.USES_Q_DISTRIBUTION and getattr(config.algorithm, "penalty", "") != "none"
+    )
+    # Only now: what is wrong with the request has shown itself, and nothing is left half-written.
+    if leading():
+        with storage.exclusive(out / LOCK):
+            storage.remove_partial(out)
+            if fresh and _check_folder(out, config, dataset, resume):  # nobody else has made it in the meantime
+                _create_folder(out, config, dataset, seeds, prepared, origin)
+            _check_stream(out, prepared)
+            if prepared.streamed is None and not (out / CARD_FILE).exists():  # a card needs the whole dataset in memory
+                q = config.q_dataset
+                storage.write_json(out / CARD_FILE, inspect_dataset(dataset, q.width, q.stride, q.discount))
+            if uses_distribution and not _adopted(out, display):
+                artefact = stages.learn_distribution(prepared, dataset.sha256, config, display)
+                _adopt(artefact, prepared, config, out, display)
+    meet("the run folder is complete")
     distribution, rule = None, config.uncertainty
-    if config.algorithm_name in algorithms.USES_Q_DISTRIBUTION and getattr(config.algorithm, "penalty", "") != "none":
-        if not (out / "q_distribution" / "rule.json").exists():
-            _adopt(stages.learn_distribution(prepared, dataset.sha256, config, display), prepared, config, out, display)
-        distribution, rule, manifest = load_adopted(out, config, dataset.observation_size, dataset.action_size)
+    if uses_distribution:
+        sizes = dataset.observation_size, dataset.action_size
+        distribution, rule, manifest = load_adopted(out, config, *sizes, dataset.sha256)
         timings |= manifest["stages"]
     problem = _problem(prepared, config, distribution, rule)
-    shared = Stage(dataset, config, prepared, problem, distribution)
-    for seed in seeds:
-        _run_seed(shared, seed, out / f"seed_{seed}", evaluator, display)
-    # Also seeds of an earlier call: the result tells of everything that is finished in this folder.
-    outcomes = sorted((storage.read_json(path) for path in out.glob("seed_*/outcome.json")), key=lambda o: o["seed"])
+    shared = Shared(dataset, config, prepared, problem, distribution, evaluator, display)
+    run_seeds(shared, seeds, out, together)
+    meet("every seed is finished")
     if evaluator is not None:
         evaluator.close()
-    result = _result(shared, outcomes, timings)
-    storage.write_json(out / "result.json", result)
-    return result
+    if leading():
+        with storage.exclusive(out / LOCK):
+            # Also seeds of an earlier call: the result tells of everything that is finished in this folder.
+            outcomes = [storage.read_json(path) for path in out.glob("seed_*/outcome.json")]
+            result = _result(shared, sorted(outcomes, key=lambda outcome: outcome["seed"]), timings)
+            storage.write_json(out / "result.json", result)
+    meet("the result is written")
+    return storage.read_json(out / "result.json")
+
+
+def _together(asked: bool | None, prepared: Prepared) -> bool:
+    """Whether seeds are trained in one program; a stream has an order of its own for each seed."""
+    if asked is None:
+        several = len(jax.devices()) > 1 or jax.default_backend() != "cpu"
+        return several and prepared.streamed is None
+    if asked and prepared.streamed is not None:
+        raise UsageError("A streamed dataset cannot serve several seeds at once; leave out --together, or --memory.")
+    return asked
 
 
 def _identity(config: Config, dataset: Dataset) -> dict[str, str]:
@@ -135,11 +119,12 @@ def _identity(config: Config, dataset: Dataset) -> dict[str, str]:
 
 def _check_folder(out: Path, config: Config, dataset: Dataset, resume: bool) -> bool:
     """True if the run folder is to be created; an existing one must be the same run and asked for with `resume`."""
-    if not out.exists() or (out.is_dir() and not any(out.iterdir())):
+    present = {path.name for path in out.iterdir() if not path.name.startswith(".")} if out.is_dir() else set()
+    if not present and (out.is_dir() or not out.exists()):
         return True
     if not resume:
         raise UsageError(f"{out} exists already; add --resume to go on with it, or choose another --name or --out.")
-    if {path.name for path in out.iterdir()} == {"config.json"}:  # stopped in its very first moment
+    if present == {"config.json"}:  # stopped in its very first moment
         return True
     saved, identity = storage.read_json(out / "manifest.json"), _identity(config, dataset)
     if saved.get("dataset_sha256") != identity["dataset_sha256"]:
@@ -222,12 +207,26 @@ def _adopt(artefact: stages.Artefact, prepared: Prepared, config: Config, out: P
     storage.write_json(folder / "rule.json", content)  # last: its presence means that the folder is complete
 
 
+def _adopted(out: Path, display: Display) -> bool:
+    """Whether the run folder has its Q distribution, complete and undamaged."""
+    folder = out / "q_distribution"
+    if not (folder / "rule.json").exists():
+        return False
+    try:
+        storage.load_checked(folder / "model.safetensors")
+    except DataError as error:
+        display.line(f"{error} The Q distribution is fetched again.")
+        return False
+    return True
+
+
 def load_adopted(
-    out: Path, config: Config, observation_size: int, action_size: int
+    out: Path, config: Config, observation_size: int, action_size: int, dataset_sha256: str
 ) -> tuple[QDistribution, uncertainty.Config, dict[str, Any]]:
     """The Q distribution of a run folder, how H is computed for it, and its manifest."""
     folder = out / "q_distribution"
     manifest, saved = storage.read_json(folder / "manifest.json"), storage.read_json(folder / "rule.json")
+    stages.check_origin(folder, manifest, dataset_sha256)
     model = folder / "model.safetensors"
     distribution = stages.load_distribution(model, config, observation_size, action_size, manifest)
     return distribution, uncertainty.Config(saved["rule"], saved["nodes"], saved["samples"]), manifest
@@ -248,122 +247,7 @@ def _problem(
     )
 
 
-def _run_seed(shared: Stage, seed: int, folder: Path, evaluator: Evaluator | None, display: Display) -> None:
-    """Train and evaluate one seed, or go on with it, and write its part of the result."""
-    config, problem = shared.config, shared.problem
-    if (folder / "outcome.json").exists():
-        display.line(f"seed {seed}: finished before")
-        return
-    algorithm = algorithms.get(config.algorithm_name)
-    key = jax.random.key(seed)
-    initialise = jax.jit(lambda key: algorithm.init(config.algorithm, problem, key))
-    state = initialise(jax.random.fold_in(key, INITIALISE))
-    config_hash = storage.content_hash(config.to_dict())
-    checkpoints = Checkpoints(folder / "checkpoints", config_hash, config.training.checkpoint_every)
-    first, state = checkpoints.restore(state)
-    if first == 0 and checkpoints.files():
-        display.line(f"seed {seed}: no checkpoint in {folder} can be read, so it starts anew")
-    evaluations = JsonLines(folder / "evaluations.jsonl", first)
-    guard = _guard(shared)
-    before = storage.read_json(folder / "progress.json") if first and (folder / "progress.json").exists() else {}
-    guard.warnings += before.get("warnings", [])
-    events = TensorBoardLog(folder / "tensorboard", first)
-    reference = shared.dataset.metadata.reference
-    began = time.monotonic() - before.get("seconds", 0.0)
-    evaluation_seconds = before.get("evaluation_seconds", 0.0)
-
-    def save(step: int, state: Any) -> None:
-        checkpoints.save(step, state)
-        progress = {
-            "step": step,
-            "seconds": time.monotonic() - began,
-            "evaluation_seconds": evaluation_seconds,
-            "warnings": guard.warnings,
-        }
-        storage.write_json(folder / "progress.json", progress)
-
-    def checkpoint(step: int, state: Any, metrics: dict[str, float]) -> None:
-        if step % config.training.checkpoint_every == 0:
-            save(step, state)
-
-    def evaluate(step: int, state: Any, metrics: dict[str, float]) -> None:
-        nonlocal evaluation_seconds
-        if evaluator is None or (step % config.evaluation.every and step != config.training.steps):
-            return
-        started = time.monotonic()
-        policy = _deploy(algorithm.policy(state), shared.prepared)
-        episodes = evaluator.play(policy.actor(), seed=1_000_000 * (seed + 1) + step)
-        scores = [float(reference.score(value)) for value in episodes.returns] if reference else None
-        mean = float(np.mean(scores if scores is not None else episodes.returns))
-        evaluations.append({"step": step, "score": mean, **dataclasses.asdict(episodes), "scores": scores})
-        events(step, None, {"score": mean})
-        evaluation_seconds += time.monotonic() - started
-        display.score(f"score {mean:.1f}" if reference else f"return {mean:.1f}")
-
-    display.begin(f"{config.algorithm_name} seed {seed}", config.training.steps, first)
-    train_key, size = jax.random.fold_in(key, TRAIN), config.training.batch_size
-    blocks = feed(shared.prepared.transitions, train_key, size, config.training.chunk, config.training.steps)
-    with Interrupt(save) as interrupt, blocks as data:
-        try:
-            state = train(
-                algorithm.steps(config.algorithm, problem),
-                state,
-                data,
-                key=train_key,
-                batch_size=size,
-                start=first,
-                stop=config.training.steps,
-                chunk=config.training.chunk,
-                hooks=[
-                    guard,
-                    CsvLog(folder / "metrics.csv", first),
-                    events,
-                    evaluate,
-                    checkpoint,
-                    interrupt,
-                    lambda step, state, metrics: display.update(step, metrics),
-                ],
-            )
-        finally:
-            display.end()
-            events.close()
-    seconds = time.monotonic() - began
-    save(config.training.steps, state)
-    storage.save_pytree(folder / "policy.safetensors", _deploy(algorithm.policy(state), shared.prepared))
-    outcome = {
-        "seed": seed,
-        "evaluations": [{"step": entry["step"], "score": entry["score"]} for entry in evaluations.entries],
-        "final_score": final_score(evaluations.entries, config.evaluation.last),
-        "warnings": guard.warnings,
-        "seconds": seconds,
-        "evaluation_seconds": evaluation_seconds,
-        "steps_per_second": config.training.steps / max(seconds - evaluation_seconds, 1e-9),
-    }
-    storage.write_json(folder / "outcome.json", outcome)
-    if outcome["final_score"] is not None:
-        display.line(f"seed {seed}: final score {outcome['final_score']:.1f}")
-    for warning in guard.warnings:
-        display.line(f"seed {seed}: warning: {warning}")
-
-
-def final_score(evaluations: list[dict[str, Any]], last: int) -> float | None:
-    """Mean of the last evaluations: the number that is reported, never the best one."""
-    if not evaluations:
-        return None
-    return float(np.mean([entry["score"] for entry in evaluations[-last:]]))
-
-
-def _deploy(network: Any, prepared: Prepared) -> DeployedPolicy:
-    return DeployedPolicy(network, prepared.observation_normaliser, prepared.action_scaler)
-
-
-def _guard(shared: Stage) -> Guard:
-    windows, magnitude = shared.prepared.windows, max(map(abs, shared.prepared.reward_range))
-    discount = getattr(shared.config.algorithm, "discount", 0.99)
-    return Guard(shared.config.algorithm_name, windows.minimum, windows.maximum, magnitude, discount)
-
-
-def _result(shared: Stage, outcomes: list[dict[str, Any]], timings: dict[str, Any]) -> dict[str, Any]:
+def _result(shared: Shared, outcomes: list[dict[str, Any]], timings: dict[str, Any]) -> dict[str, Any]:
     dataset, config = shared.dataset, shared.config
     reference = dataset.metadata.reference
     finals = [outcome["final_score"] for outcome in outcomes if outcome["final_score"] is not None]

@@ -22,7 +22,7 @@ from qdq.config import STAGE_CHUNK, Config
 from qdq.data.batches import LoggedTransitions
 from qdq.data.prepare import Prepared
 from qdq.data.stream import feed
-from qdq.errors import UsageError
+from qdq.errors import DataError, UsageError
 from qdq.networks import ConditionalScalar
 from qdq.normalisers import unit_interval
 from qdq.q_distribution import QDistribution
@@ -32,7 +32,7 @@ from qdq.training.hooks import Checkpoints, CsvLog, Guard, Interrupt
 from qdq.training.loop import train
 from qdq.training.versions import versions
 
-FORMAT = 2
+FORMAT = 3
 STAGE_KEYS = {"initialise": 0, "diffusion": 1, "consistency": 2, "quantile": 3}
 CHECKPOINT_EVERY = 10_000
 
@@ -103,14 +103,21 @@ def _find_or_train(
     digest = storage.content_hash(identity)
     if (path / "manifest.json").exists():
         manifest = storage.read_json(path / "manifest.json")
-        if manifest["identity"] != identity:
+        if manifest.get("identity") != identity:
             raise UsageError(f"{path} holds another artefact than its name says; remove that folder and run again.")
-        display.line(f"{stage}: found, trained before on the same data with the same settings")
-        return Artefact(stage, path, manifest)
+        try:
+            storage.load_checked(path / "model.safetensors")
+            display.line(f"{stage}: found, trained before on the same data with the same settings")
+            return Artefact(stage, path, manifest)
+        except DataError as error:
+            display.line(f"{stage}: {error} It is trained again.")
     settings = getattr(config, stage)
     state = module.init(settings, start_network)
-    checkpoints = Checkpoints(path / "checkpoints", digest, CHECKPOINT_EVERY)
-    first, state = checkpoints.restore(state)
+    for folder in (path, path / "checkpoints"):
+        storage.remove_partial(folder)
+    say = lambda text: display.line(f"{stage}: {text}")  # noqa: E731
+    checkpoints = Checkpoints(path / "checkpoints", digest, CHECKPOINT_EVERY, say)
+    first, state, _ = checkpoints.restore(state)
     guard = Guard(stage, prepared.windows.minimum, prepared.windows.maximum, 1.0, 0.99)
     began = time.monotonic()
     display.begin(stage, settings.steps, first)
@@ -188,6 +195,15 @@ def learn_distribution(prepared: Prepared, source_hash: str, config: Config, dis
     """The Q distribution by the learner that the configuration names."""
     learner = learn_quantile if config.q_distribution.learner == "quantile" else learn_consistency
     return learner(prepared, source_hash, config, display)
+
+
+def check_origin(folder: Path, manifest: dict[str, Any], dataset_sha256: str) -> None:
+    """Refuse a Q distribution that was learned from other data, or written by another version."""
+    identity = manifest.get("identity", {}) if isinstance(manifest, dict) else {}
+    if identity.get("dataset_sha256") != dataset_sha256:
+        raise UsageError(f"{folder} holds the Q distribution of another dataset; remove that folder and go on.")
+    if identity.get("format") != FORMAT:
+        raise UsageError(f"{folder} was written by another version of qdq; remove that folder and go on.")
 
 
 def load_distribution(
