@@ -7,7 +7,7 @@ from typing import Any
 
 import tyro
 
-from qdq.cli import bench, data, demo, evidence, online, presets, runs, stages
+from qdq.cli import bench, data, demo, evidence, online, presets, runs, stages, stress
 from qdq.errors import QDQError
 
 Commands = dict[str, Callable[..., Any]]
@@ -49,6 +49,7 @@ COMMANDS: Commands = {
     "snapshots": online.snapshots,
     "demo": demo.demo,
     "bench": bench.bench,
+    "stress": stress.stress,
     "doctor": presets.doctor,
 }
 

@@ -85,9 +85,11 @@ def read_minari(identifier_or_path: str | Path, store: Store | None = None) -> D
         assembler.add(rows)
     if assembler.waiting is None:
         raise DataError(f"{path} has no episodes.")
-    if not (np.isfinite(low).all() and np.isfinite(high).all()):
-        return assemble(assembler, None, None, metadata)  # an unbounded space declares nothing
-    return assemble(assembler, low, high, metadata)
+    bounded = bool(np.isfinite(low).all() and np.isfinite(high).all())  # an unbounded space declares nothing
+    dataset = assemble(assembler, low if bounded else None, high if bounded else None, metadata)
+    if "qdq_sha256" in header and header["qdq_sha256"] != dataset.sha256:
+        raise DataError(f"{path} does not match the checksum it was written with; it is damaged, so make it again.")
+    return dataset
 
 
 def download_minari(identifier: str) -> Path:

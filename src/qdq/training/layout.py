@@ -85,14 +85,16 @@ def anywhere(flag: bool) -> bool:
     return bool(np.any(process_allgather(np.array(flag))))
 
 
-def choose(seeds: int, batch_size: int, devices: Sequence[Any] | None = None) -> Layout | None:
-    """The grid for so many seeds: as many rows as divide them, and columns that divide the batch.
+def grid(seeds: int, batch_size: int, devices: int) -> tuple[int, int]:
+    """Rows that divide the seeds and columns that divide the batch, using as many devices as that allows."""
+    rows = math.gcd(seeds, devices)
+    return rows, math.gcd(batch_size, devices // rows)
 
-    One seed on one device needs none.
-    """
-    devices = jax.devices() if devices is None else devices
-    if seeds == 1 and len(devices) == 1:
+
+def choose(seeds: int, batch_size: int) -> Layout | None:
+    """The layout of so many seeds over all devices; one seed on one device needs none."""
+    rows, columns = grid(seeds, batch_size, len(jax.devices()))
+    if seeds == rows * columns == 1:
         return None
-    rows = math.gcd(seeds, len(devices))
-    columns = math.gcd(batch_size, len(devices) // rows)
-    return Layout(Mesh(np.array(devices[: rows * columns]).reshape(rows, columns), ("seed", "batch")), seeds)
+    devices = np.array(jax.devices()[: rows * columns]).reshape(rows, columns)
+    return Layout(Mesh(devices, ("seed", "batch")), seeds)

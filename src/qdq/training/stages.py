@@ -34,7 +34,6 @@ from qdq.training.versions import versions
 
 FORMAT = 3
 STAGE_KEYS = {"initialise": 0, "diffusion": 1, "consistency": 2, "quantile": 3}
-CHECKPOINT_EVERY = 10_000
 
 
 @dataclass(frozen=True)
@@ -116,7 +115,7 @@ def _find_or_train(
     for folder in (path, path / "checkpoints"):
         storage.remove_partial(folder)
     say = lambda text: display.line(f"{stage}: {text}")  # noqa: E731
-    checkpoints = Checkpoints(path / "checkpoints", digest, CHECKPOINT_EVERY, say)
+    checkpoints = Checkpoints(path / "checkpoints", digest, config.training.checkpoint_every, say)
     first, state, _ = checkpoints.restore(state)
     guard = Guard(stage, prepared.windows.minimum, prepared.windows.maximum, 1.0, 0.99)
     began = time.monotonic()
