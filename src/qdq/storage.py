@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from qdq.errors import DataError
+from qdq.errors import DataError, UsageError
 
 
 @contextlib.contextmanager
@@ -65,6 +65,20 @@ def exclusive(path: Path) -> Iterator[None]:
     path.parent.mkdir(parents=True, exist_ok=True)
     with open(path, "w", encoding="utf-8") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+@contextlib.contextmanager
+def claim(path: Path, owner: str) -> Iterator[None]:
+    """Hold the lock file `path`, or refuse at once where another process holds it; `owner` names what it guards."""
+    import fcntl
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with open(path, "w", encoding="utf-8") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise UsageError(f"{owner} is in use by another process; wait for it to end, or stop it.") from error
         yield
 
 
