@@ -45,11 +45,12 @@ def sweep(
         return
     with storage.claim(described.out / "sweep.lock", f"{described.out}"):
         records = restore(described.out, plan, retry)
-        _run(described, plan, records)
-        _finish(described, plan, records)
+        worked = _run(described, plan, records)
+        _finish(described, plan, records, worked)
 
 
-def _run(study: "Study", plan: "list[Job]", records: "Records") -> None:
+def _run(study: "Study", plan: "list[Job]", records: "Records") -> bool:
+    """Run what is open; False if that is nothing."""
     from qdq.sweep.engines import open_engine
     from qdq.sweep.records import save
     from qdq.sweep.scheduler import Scheduler
@@ -58,11 +59,12 @@ def _run(study: "Study", plan: "list[Job]", records: "Records") -> None:
     if not any(record.open for record in records.values()):
         save(study.out, study.name, records)
         print("Nothing is left to run.")
-        return
+        return False
     Scheduler(study, plan, records, open_engine(study.engine, study.out), choose()).run()
+    return True
 
 
-def _finish(study: "Study", plan: "list[Job]", records: "Records") -> None:
+def _finish(study: "Study", plan: "list[Job]", records: "Records", worked: bool) -> None:
     """The table, results.json, the report, and the sentence about what failed."""
     from rich.console import Console
 
@@ -72,10 +74,10 @@ def _finish(study: "Study", plan: "list[Job]", records: "Records") -> None:
 
     console = Console(highlight=False)
     table = results.collect(plan)
-    saved = results.save_results(study.out, study.name, table)
-    page = results.write_report(study.out, plan)
+    changed = results.save_results(study.out, study.name, table)
+    page = results.write_report(study.out, plan, anew=worked or changed)
     console.print(results.draw(table))
-    shown = f"Everything is in {study.out}: {saved.name}" + (f", {page.relative_to(study.out)}" if page else "")
+    shown = f"Everything is in {study.out}: results.json" + (f", {page.relative_to(study.out)}" if page else "")
     console.print(shown, soft_wrap=True, markup=False)
     failed = [job for job in plan if records[job.name].state == FAILED]
     if not failed:

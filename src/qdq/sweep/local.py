@@ -22,11 +22,11 @@ class LocalEngine:
 
     def __init__(self, settings: EngineSettings):
         cores = available_cores()
-        self.slots: int = settings.jobs or max(1, len(cores) // settings.cores)
-        wanted = range(self.slots * settings.cores)
-        shares = [cores[i % len(cores)] for i in wanted]
-        self.places = [shares[i * settings.cores : (i + 1) * settings.cores] for i in range(self.slots)]
-        self.free = set(range(self.slots))
+        count = settings.jobs or max(1, len(cores) // settings.cores)
+        shares = [cores[i % len(cores)] for i in range(count * settings.cores)]
+        self.slots: int | None = count
+        self.places = [shares[i * settings.cores : (i + 1) * settings.cores] for i in range(count)]
+        self.free = set(range(count))
         self.running: set[Running] = set()
 
     def submit(self, task: Task) -> Running:

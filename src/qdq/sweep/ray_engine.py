@@ -1,5 +1,6 @@
 """The engine of a Ray cluster: one remote task per job, which runs the same process as everywhere."""
 
+import socket
 from typing import Any
 
 from qdq.errors import UsageError
@@ -7,6 +8,13 @@ from qdq.memory import describe_memory, parse_memory
 from qdq.sweep import process
 from qdq.sweep.engines import Ending, Task
 from qdq.sweep.study import EngineSettings
+
+
+def _knock(address: str) -> None:
+    """Fail at once where nobody listens; Ray itself tries for minutes."""
+    host, separator, port = address.rpartition(":")
+    if separator and port.isdigit() and "/" not in host:
+        socket.create_connection((host, int(port)), timeout=10).close()
 
 
 class RayEngine:
@@ -22,8 +30,9 @@ class RayEngine:
         self.ray: Any = ray
         self.slots = settings.jobs
         try:
+            _knock(settings.address)
             ray.init(address=settings.address, log_to_driver=False, logging_level=logging.ERROR)
-        except (ConnectionError, RuntimeError, ValueError, TimeoutError) as error:
+        except (OSError, RuntimeError, ValueError) as error:
             reason = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
             raise UsageError(
                 f"There is no Ray cluster at address {settings.address!r} ({reason}); start one with `ray start --head`, "
@@ -32,8 +41,9 @@ class RayEngine:
         memory = parse_memory(settings.memory) if settings.memory else 0
         self._check_room(settings.cores, memory)
         # Lost workers are submitted again by the sweep, which knows what is finished; so Ray does not do it as well.
-        options = {"num_cpus": settings.cores, "max_retries": 0, "scheduling_strategy": "SPREAD"}
-        self.function = ray.remote(process.run).options(**options, **({"memory": memory} if memory else {}))
+        self.options: dict[str, Any] = {"num_cpus": settings.cores, "max_retries": 0, "scheduling_strategy": "SPREAD"}
+        self.options |= {"memory": memory} if memory else {}
+        self.function = ray.remote(process.run)
 
     def _check_room(self, cores: int, memory: int) -> None:
         """Refuse what no node can ever start; Ray would wait for such a node without a word."""
@@ -46,7 +56,7 @@ class RayEngine:
 
     def submit(self, task: Task) -> Any:
         """Queue a task in the cluster."""
-        return self.function.options(name=task.name).remote(task)
+        return self.function.options(name=task.name, **self.options).remote(task)
 
     def poll(self, handle: Any) -> Ending | None:
         """The exit code of the process, or how its worker was lost."""

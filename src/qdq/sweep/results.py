@@ -31,14 +31,20 @@ def collect(jobs: Sequence[Job]) -> list[dict[str, Any]]:
     return table
 
 
-def save_results(out: Path, study: str, table: list[dict[str, Any]]) -> Path:
-    """Write results.json, which holds nothing of where and when the runs were made."""
-    storage.write_json(out / "results.json", {"study": study, "results": table})
-    return out / "results.json"
+def save_results(out: Path, study: str, table: list[dict[str, Any]]) -> bool:
+    """Write results.json, which holds nothing of where and when the runs were made; True if it says something new."""
+    path, content = out / "results.json", {"study": study, "results": table}
+    if path.exists() and storage.read_json(path) == content:
+        return False
+    storage.write_json(path, content)
+    return True
 
 
-def write_report(out: Path, jobs: Sequence[Job]) -> Path | None:
-    """The page of `qdq report` over every run folder of the study; None while there is none."""
+def write_report(out: Path, jobs: Sequence[Job], anew: bool) -> Path | None:
+    """The page of `qdq report` over every run folder of the study, unless it is there already; None while there is none."""
+    page = out / "report" / "index.html"
+    if page.exists() and not anew:
+        return page
     folders = dict.fromkeys(job.folder for job in jobs if job.folder is not None)
     folders = [folder for folder in folders if (folder / "manifest.json").exists()]
     if not folders:
