@@ -137,8 +137,8 @@ def steps_done(job: Job) -> int:
     if job.folder is None:
         return 0
     for line in reversed(_tail(job.folder / f"seed_{job.seed}" / "metrics.csv", 4096)):
-        first = line.partition(",")[0]
-        if first.isdigit():
+        first, comma, _ = line.partition(",")
+        if comma and first.isdigit():
             return min(int(first), job.steps)
     return 0
 

@@ -36,7 +36,7 @@ Records = dict[str, Record]
 
 def restore(out: Path, jobs: Sequence[Job], retry: bool) -> Records:
     """The records of a study's jobs: finished ones by their folders, failed ones by the last sweep, the others anew."""
-    saved = storage.read_json(out / FILE)["jobs"] if (out / FILE).exists() else {}
+    saved = storage.read_json(out / FILE).get("jobs", {}) if (out / FILE).exists() else {}
     records = {job.name: _restore(job, saved.get(job.name), out, retry) for job in jobs}
     wanted = {job.needs for job in jobs if records[job.name].open}
     for job in jobs:
