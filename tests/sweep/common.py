@@ -50,7 +50,7 @@ class Place:
 
 def finish(process: "subprocess.Popen[str]", expect: int = 0) -> tuple[str, str]:
     """Wait for a command and check how it ended; a traceback is always a failure."""
-    shown, errors = process.communicate(timeout=300)
+    shown, errors = process.communicate(timeout=900)
     assert process.returncode == expect, shown + errors
     assert "Traceback" not in shown + errors
     return shown, errors
@@ -58,7 +58,7 @@ def finish(process: "subprocess.Popen[str]", expect: int = 0) -> tuple[str, str]
 
 def wait_for(condition: Callable[[], Any], process: "subprocess.Popen[str] | None" = None) -> None:
     """Wait until something is so, as long as the process that makes it so lives."""
-    deadline = time.monotonic() + 240
+    deadline = time.monotonic() + 600
     while not condition():
         assert time.monotonic() < deadline
         assert process is None or process.poll() is None, process.communicate()

@@ -29,6 +29,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Place:
     place = Place(tmp_path_factory.mktemp("engines"))
     place.run("data", "make", "hopper-random", "--transitions", "1000")
     place.study("study.toml", STUDY)
+    place.study("second.toml", STUDY.replace("seeds = 2", "seeds = [1]"))
     return place
 
 
@@ -59,11 +60,20 @@ def test_the_local_engine_runs_a_study_once(place: Place, reference: Any) -> Non
     assert [log.read_text() for log in logs] == before
 
 
+def agree(results: Any, reference: Any) -> None:
+    """The seed that was run on another engine has the same scores as on this machine, to the last bit."""
+    expected = [{**row, "scores": {"1": row["scores"]["1"]}} for row in reference["results"]]
+    keys = ("dataset", "method", "run", "scores", "missing")
+    assert [{key: row[key] for key in keys} for row in results["results"]] == [
+        {key: row[key] for key in keys} for row in expected
+    ]
+
+
 def test_submitit_gives_the_same_results(place: Place, reference: Any) -> None:
-    shown, _ = place.run("sweep", "study.toml", "--engine", "slurm", "--out", "slurm")
-    assert shown.count(": done in") == 5
-    assert place.read("slurm/results.json") == reference[0]
-    assert len(list((place.folder / "slurm" / "logs" / "submitit").glob("*/*_result.pkl"))) == 5
+    shown, _ = place.run("sweep", "second.toml", "--engine", "slurm", "--out", "slurm")
+    assert shown.count(": done in") == 3
+    agree(place.read("slurm/results.json"), reference[0])
+    assert len(list((place.folder / "slurm" / "logs" / "submitit").glob("*/*_result.pkl"))) == 3
 
 
 @pytest.fixture
@@ -84,22 +94,22 @@ def test_ray_gives_the_same_results_although_it_loses_a_node(
     assert cluster.stdin is not None
     assert cluster.stdout is not None
     address = cluster.stdout.readline().removeprefix("address ").strip()
-    sweep = place.start("sweep", "study.toml", "--engine", "ray", "--address", address, "--out", "ray")
+    sweep = place.start("sweep", "second.toml", "--engine", "ray", "--address", address, "--out", "ray")
 
-    def running() -> int:
-        return len(list((place.folder / "ray" / "runs").glob("*/config.json")))
+    def started() -> int:
+        return sum(log.stat().st_size > 0 for log in (place.folder / "ray" / "logs").glob("*.log"))
 
-    wait_for(lambda: running() == 2, sweep)  # one on each node
+    wait_for(lambda: started() == 2, sweep)  # one on each node, because a node has one core
     cluster.stdin.write("lose\n")
     cluster.stdin.flush()
     assert cluster.stdout.readline() == "lost\n"
-    shown, errors = sweep.communicate(timeout=300)
+    shown, errors = sweep.communicate(timeout=900)
     assert sweep.returncode == 0, shown + errors
     assert "lost its worker" in shown
     jobs = place.read("ray/sweep.json")["jobs"].values()
-    assert sum(job["losses"] for job in jobs) == 1
+    assert sum(job["losses"] for job in jobs) >= 1
     assert {job["state"] for job in jobs} == {"done"}
-    assert place.read("ray/results.json") == reference[0]
+    agree(place.read("ray/results.json"), reference[0])
 
 
 def test_engines_that_are_not_there_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

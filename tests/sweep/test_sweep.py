@@ -3,7 +3,6 @@
 import signal
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from qdq.cli.sweep import worst
@@ -22,35 +21,35 @@ def place(tmp_path: Path) -> Place:
     return Place(tmp_path)
 
 
-def test_a_failure_stops_only_what_needs_it_and_is_tried_again_on_request(place: Place) -> None:
-    """Returns that never differ: no Q distribution can be learned from them, but imitation is possible."""
-    data = probe_dataset(0.3, episodes=20)
-    names = ("observations", "next_observations", "actions", "rewards", "terminals")
-    values = (data.current_observations, data.next_observations, data.actions, 0.0 * data.rewards, data.terminals)
-    np.savez(place.folder / "flat.npz", **dict(zip(names, values, strict=True)))
-    study = place.study("flat.toml", 'out = "flat"\ndatasets = ["flat.npz"]\nalgorithms = ["qdq", "bc"]\nsteps = 200')
-    shown, errors = place.run("sweep", study, "--jobs", "1", expect=3)
-    assert "flat qdq seed 0: needs flat-quantile-" in shown
-    assert "same truncated return" in shown
-    assert errors == (
-        "qdq: 1 of 3 jobs failed and 1 of 2 runs are not finished; correct the cause and add --retry to run them again.\n"
-    )
-    jobs = place.read("flat/sweep.json")["jobs"]
-    assert [job["state"] for job in jobs.values()] == ["failed", "blocked", "done"]
-    assert [job["attempts"] for job in jobs.values()] == [1, 0, 1]
-    results = {row["method"]: row for row in place.read("flat/results.json")["results"]}
-    assert results["bc"]["missing"] == []
-    assert results["qdq"]["missing"] == [0]
-    assert (place.folder / "flat" / "report" / "index.html").exists()
+def test_a_failure_is_kept_and_tried_again_on_request(place: Place) -> None:
+    write_npz(probe_dataset(0.3, episodes=50), place.folder / "probe.npz")
+    text = 'out = "out"\ndatasets = ["probe.npz"]\nalgorithms = ["bc"]\nsteps = 200'
+    study = place.study("study.toml", text, LONG)
+    planned, _ = place.run("sweep", study, "--dry-run")
+    assert "1 runs, 0 of them finished; 0 Q distributions serve 0 of them" in planned
+    assert not (place.folder / "out").exists()
+    name = planned.split(":")[0].removeprefix("# ").removesuffix("-seed-0")
+    obstacle = place.folder / "out" / "runs" / name
+    obstacle.parent.mkdir(parents=True)
+    obstacle.write_text("in the way")
 
-    shown, _ = place.run("sweep", study, "--jobs", "1", expect=3)
+    shown, errors = place.run("sweep", study, expect=3)
+    assert f"failed: probe bc seed 0: Not a directory ({obstacle.relative_to(place.folder)})" in shown
+    assert errors == (
+        "qdq: 1 of 1 jobs failed and 1 of 1 runs are not finished; correct the cause and add --retry to run them again.\n"
+    )
+    (row,) = place.read("out/results.json")["results"]
+    assert (row["scores"], row["missing"]) == ({}, [0])
+    obstacle.unlink()
+    shown, _ = place.run("sweep", study, expect=3)
     assert "Nothing is left to run." in shown
-    assert place.read("flat/sweep.json")["jobs"] == jobs
-    planned, _ = place.run("sweep", study, "--dry-run", "--retry")
-    assert "2 runs, 1 of them finished; 1 Q distributions serve 1 of them" in planned
-    assert place.read("flat/sweep.json")["jobs"] == jobs
-    place.run("sweep", study, "--jobs", "1", "--retry", expect=3)
-    assert [job["attempts"] for job in place.read("flat/sweep.json")["jobs"].values()] == [2, 0, 1]
+    assert not obstacle.exists()
+
+    shown, _ = place.run("sweep", study, "--retry")
+    assert "[1/1] probe bc seed 0: done in" in shown
+    (job,) = place.read("out/sweep.json")["jobs"].values()
+    assert (job["state"], job["attempts"]) == ("done", 2)
+    assert (place.folder / "out" / "report" / "index.html").exists()
 
 
 def test_a_sweep_survives_interruption_and_its_own_death(place: Place) -> None:
