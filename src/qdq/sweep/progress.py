@@ -96,7 +96,8 @@ class Progress:
         typical = {method: sum(values) / len(values) for method, values in known.items()}
         fallback = sum(typical.values()) / len(typical)
         total = sum(typical.get(job.method, fallback) if left is None else left for job, left in rest)
-        return total / max(1, min(len(rest), self.slots or len(rest)))
+        running = sum(self.records[job.name].state == RUNNING for job in self.jobs)
+        return total / max(1, min(len(rest), self.slots or running))
 
     def _share(self, job: Job) -> float:
         state = self.records[job.name].state
