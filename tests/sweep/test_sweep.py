@@ -81,7 +81,7 @@ def test_a_sweep_survives_interruption_and_its_own_death(place: Place) -> None:
     sweep = place.start("sweep", study)
     wait_for(lambda: steps() > saved, sweep)
     sweep.kill()
-    sweep.wait()
+    finish(sweep, -signal.SIGKILL)
     wait_for(
         lambda: log.read_text().count("go on with --resume") == 2
     )  # the job was not left alone: it saved and ended
