@@ -7,7 +7,7 @@ from typing import Any
 
 import tyro
 
-from qdq.cli import bench, data, demo, evidence, online, presets, runs, stages, stress
+from qdq.cli import bench, data, demo, evidence, online, presets, runs, stages, stress, sweep
 from qdq.errors import QDQError
 
 Commands = dict[str, Callable[..., Any]]
@@ -40,6 +40,7 @@ GROUPS: dict[str, tuple[str, Commands]] = {
 
 COMMANDS: Commands = {
     "train": runs.train,
+    "sweep": sweep.sweep,
     "evaluate": runs.evaluate,
     "uncertainty": runs.uncertainty,
     "report": evidence.report,
