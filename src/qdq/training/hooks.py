@@ -211,7 +211,7 @@ class Interrupt:
             signal.signal(number, handler)
 
     def _request(self, number: int, frame: FrameType | None) -> None:
-        if self.requested:  # the second Ctrl-C does not wait
+        if self.requested and number == signal.SIGINT:  # the second Ctrl-C does not wait
             raise KeyboardInterrupt
         self.requested = True
 
