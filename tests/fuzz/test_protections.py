@@ -281,7 +281,7 @@ def _parquet_bomb(folder: Path) -> None:
     column = pyarrow.array(np.zeros(2**22, np.float32))
     table = pyarrow.Table.from_arrays([column] * 4, names)
     with pyarrow.parquet.ParquetWriter(folder / "data.parquet", table.schema, compression="zstd") as writer:
-        for _ in range(16):
+        for _ in range(5):
             writer.write_table(table)
 
 
