@@ -55,8 +55,8 @@ def check_unfolding(path: Path, size: int, stored: int) -> None:
     """Refuse a small file that unfolds to a large one; columns of flags shrink to nothing, recorded numbers do not."""
     if size > LARGE and size > stored * MAXIMUM_UNFOLDING:
         raise DataError(
-            f"{path} has {stored} bytes that unfold to {size}, far more than recorded data would; it is a zip bomb, or "
-            "it holds nothing but copies of one number."
+            f"{path} claims {size} bytes from the {stored} in the file, far more than recorded data unfolds to; it is a "
+            "bomb, or holds nothing but copies of one number, so fetch or write it again."
         )
 
 
