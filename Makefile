@@ -35,7 +35,7 @@ test: .venv/.installed-dev check
 	$(BIN)/python -m pytest --numprocesses 2
 
 fuzz: .venv/.installed-dev
-	QDQ_FUZZ_EXAMPLES=$(FUZZ_EXAMPLES) $(BIN)/python -m pytest tests/fuzz --numprocesses 2
+	QDQ_FUZZ_EXAMPLES=$(FUZZ_EXAMPLES) $(BIN)/python -m pytest tests/fuzz --numprocesses 2 -rP
 
 check: .venv/.installed-dev
 	$(BIN)/ruff check .

@@ -49,8 +49,8 @@ def _columns() -> dict[str, np.ndarray]:
     return {
         **columns,
         "timeouts": columns["truncations"],
-        "action_low": np.float32([-1]),
-        "action_high": np.float32([1]),
+        "action_low": np.array([-1], np.float32),
+        "action_high": np.array([1], np.float32),
     }
 
 
@@ -151,7 +151,7 @@ def hdf5(name: str, sound: dict[str, bytes]) -> Files:
                 file.attrs[key] = value
             if "metadata" not in members and ours is not None:
                 group = file.create_group("metadata")
-                group["action_low"], group["action_high"] = np.float32([-1]), np.float32([1])
+                group["action_low"], group["action_high"] = np.array([-1], np.float32), np.array([1], np.float32)
                 group["qdq"] = np.frombuffer(to_text(ours), np.uint8)
 
         return _hdf5(fill, latest)
