@@ -27,6 +27,9 @@ from qdq.uncertainty import Config as UncertaintyConfig
 from qdq.uncertainty import mean_and_std
 
 
+LARGEST = float(np.finfo(np.float32).max)
+
+
 def train(
     dataset: Dataset | str | Path,
     algorithm: str = "qdq",
@@ -236,7 +239,7 @@ def _checked_manifest(path: Path) -> dict[str, Any]:
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= np.finfo(np.float32).max
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= LARGEST
 
 
 def _are_numbers(content: Any, *keys: str) -> bool:

@@ -306,7 +306,6 @@ def _read_online(folder: Path) -> None:
 
 def _make_run(folder: Path) -> None:
     """A finished run of QDQ whose networks were never trained."""
-    import equinox as eqx
     import jax
 
     from qdq import algorithms, presets, q_distribution, storage
@@ -315,7 +314,6 @@ def _make_run(folder: Path) -> None:
     from qdq.report.runs import PANEL_ARRAYS, PANELS
     from qdq.training.run import DeployedPolicy
 
-    del eqx
     small = ("algorithm.policy_hidden=8,8", "q_distribution.hidden=8,8", "q_distribution.groups=2")
     config, _ = presets.build("qdq", "fast", None, small, 400)
     storage.write_json(folder / "config.json", config.to_dict())
@@ -348,7 +346,7 @@ def _make_run(folder: Path) -> None:
         folder / "q_distribution" / "rule.json", {**rule, "recorded_uncertainty_percentiles": list(range(101))}
     )
     with open(folder / PANELS, "wb") as file:
-        np.savez_compressed(file, **{name: np.linspace(0, 1, 5) for name in PANEL_ARRAYS})
+        np.savez_compressed(file, **{name: np.linspace(0, 1, 5) for name in PANEL_ARRAYS})  # type: ignore[arg-type]
     evaluations = [{"step": step, "score": 10.0 + step} for step in (200, 400)]
     outcome = {"seed": 0, "evaluations": evaluations, "final_score": 12.0, "warnings": ["late"]}
     outcome |= {"seconds": 5.0, "evaluation_seconds": 1.0, "steps_per_second": 100.0}

@@ -266,13 +266,6 @@ def _tree_length(folder: Path) -> None:
     (folder / "tree.safetensors").write_bytes((2**62).to_bytes(8, "little") + b"{}")
 
 
-def _minari_space(folder: Path) -> None:
-    path = folder / "walk-v0" / "data" / "metadata.json"
-    header = json.loads(path.read_text())
-    space = {"type": "Box", "dtype": "float32", "shape": [2**28], "low": -1.0, "high": 1.0}
-    path.write_text(json.dumps({**header, "observation_space": json.dumps(space)}))
-
-
 def _parquet_bomb(folder: Path) -> None:
     import pyarrow
     import pyarrow.parquet
@@ -301,7 +294,6 @@ def _run_size(folder: Path) -> None:
         ("mapped", _mapped_header),
         ("arrays", _tree_header),
         ("arrays", _tree_length),
-        ("minari", _minari_space),
         ("parquet", _parquet_bomb),
         ("run", _run_size),
     ],

@@ -8,7 +8,6 @@ Written as flat vectors with explicit spaces, so that `minari.load_dataset` and 
 are; reference returns and the environment's spec are stored as Minari stores them.
 """
 
-import math
 import os
 import re
 import shutil
@@ -32,7 +31,7 @@ from qdq.data.rows import ArrayStore, Assembler, Rows, Store, as_numbers, join
 from qdq.data.specification import environment_of, specification_of
 from qdq.data.tasks import PAPER_TASKS, recognise
 from qdq.errors import DataError, UsageError
-from qdq.storage import parse_json, read_json
+from qdq.storage import read_json
 
 IDENTIFIER = re.compile(r"[-\w]+(?:/[-\w]+)*-v\d+")
 MAIN_FILE = "main_data.hdf5"
@@ -197,7 +196,6 @@ def _spaces(path: Path, header: dict[str, Any]) -> tuple[ObservationLayout, np.n
             raise DataError(f"{path} does not say its {key}; it was written by a Minari too old to read.")
         with reading(path / "data" / "metadata.json", "Minari"), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # Gymnasium comments on infinite or float64 bounds
-            _check_space(path, text)
             found.append(deserialize_space(text))
     observations, actions = found
     if not isinstance(actions, Box) or len(actions.shape) != 1:
@@ -206,18 +204,6 @@ def _spaces(path: Path, header: dict[str, Any]) -> tuple[ObservationLayout, np.n
         )
     with np.errstate(over="ignore"):
         return layout_of(observations), actions.low.astype(np.float32), actions.high.astype(np.float32)
-
-
-def _check_space(path: Path, text: str) -> None:
-    """Refuse a space that claims to be larger than its own text: one number would be repeated for the whole shape."""
-    waiting = [parse_json(text)]
-    while waiting:
-        space = waiting.pop()
-        parts = space.get("subspaces", [])
-        waiting += parts.values() if isinstance(parts, dict) else parts
-        claimed = math.prod(abs(int(length)) for length in np.ravel(space.get("shape", [])).tolist())
-        if claimed > len(text):
-            raise DataError(f"{path} claims a space of {claimed} numbers, more than it lists; write the dataset again.")
 
 
 Episode = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]
