@@ -26,7 +26,6 @@ from qdq.training.run import DeployedPolicy, execute, load_adopted
 from qdq.uncertainty import Config as UncertaintyConfig
 from qdq.uncertainty import mean_and_std
 
-
 LARGEST = float(np.finfo(np.float32).max)
 
 
