@@ -1,11 +1,12 @@
-# Two commands do everything: `make demo` and `make test`. Needs Python 3.11-3.13 and make, nothing else.
+# Two commands do everything: `make demo` and `make test`; `make fuzz` is for the night. Needs Python 3.11-3.13 and make, nothing else.
 PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3 python; do \
 	$$p -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' 2>/dev/null && echo $$p && break; done)
 DEMO_SEED ?= 0
+FUZZ_EXAMPLES ?= 10000
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: install install-dev demo test check clean
+.PHONY: install install-dev demo test fuzz check clean
 
 install: .venv/.installed
 
@@ -33,10 +34,13 @@ demo: .venv/.installed
 test: .venv/.installed-dev check
 	$(BIN)/python -m pytest --numprocesses 2
 
+fuzz: .venv/.installed-dev
+	QDQ_FUZZ_EXAMPLES=$(FUZZ_EXAMPLES) $(BIN)/python -m pytest tests/fuzz --numprocesses 2 -rP
+
 check: .venv/.installed-dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/pyright
 
 clean:
-	rm -rf .venv demo .hypothesis .ruff_cache
+	rm -rf .venv demo .fuzz .hypothesis .ruff_cache

@@ -28,6 +28,8 @@ from qdq.training.run import execute, load_adopted
 from qdq.uncertainty import Config as UncertaintyConfig
 from qdq.uncertainty import mean_and_std
 
+LARGEST = float(np.finfo(np.float32).max)
+
 
 def train(
     dataset: Dataset | str | Path,
@@ -59,6 +61,8 @@ def train(
     if not seeds:
         raise UsageError("At least one seed is needed.")
     config, _ = presets.build(algorithm, preset, data.metadata.task, tuple(overrides), steps)
+    if name is not None and (Path(name).name != name or "\0" in name):
+        raise UsageError(f"A run cannot be called {name!r}; give a plain name, and its folder with --out.")
     folder = Path(out) / (name or f"{storage.slug(data.name)}-{algorithm}-{storage.slug(config.preset)}")
     shown = display or choose()
     options: dict[str, Any] = {"memory": budget, "origin": origin, "together": together}
@@ -77,18 +81,22 @@ class Run:
         self.path = Path(path)
         if not (self.path / "manifest.json").exists():
             raise DataError(f"{self.path} is not a run folder (it has no manifest.json).")
-        self.manifest: dict[str, Any] = storage.read_json(self.path / "manifest.json")
+        self.manifest: dict[str, Any] = _checked_manifest(self.path / "manifest.json")
         self.config = configuration.from_dict(storage.read_json(self.path / "config.json"))
-        self.seeds = sorted(
-            int(p.parent.name.removeprefix("seed_")) for p in self.path.glob("seed_*/policy.safetensors")
-        )
+        numbers = (p.parent.name.removeprefix("seed_") for p in self.path.glob("seed_*/policy.safetensors"))
+        self.seeds = sorted(int(number) for number in numbers if number.isdecimal())
         if not self.seeds:
             raise DataError(f"{self.path} holds no finished seed yet; finish it with --resume.")
 
     @cached_property
     def result(self) -> dict[str, Any]:
         """The content of result.json."""
-        return storage.read_json(self.path / "result.json")
+        result = storage.read_json(self.path / "result.json")
+        if not isinstance(result, dict):
+            raise DataError(
+                f"{self.path / 'result.json'} holds no result; run `qdq train` with --resume to write it again."
+            )
+        return result
 
     @cached_property
     def _policies(self) -> dict[int, DeployedPolicy]:
@@ -106,8 +114,10 @@ class Run:
             network = jax.eval_shape(
                 lambda key: module.policy(module.init(self.config.algorithm, problem, key)), jax.random.key(0)
             )
-            like = DeployedPolicy(network, identity(sizes[0]), identity(sizes[1]))
-            self._policies[seed], _ = storage.load_pytree(self.path / f"seed_{seed}" / "policy.safetensors", like)
+            # As shapes: what a manifest claims is compared with the file before anything of that size is made.
+            like = DeployedPolicy(network, *(jax.eval_shape(lambda size=size: identity(size)) for size in sizes))
+            path = self.path / f"seed_{seed}" / "policy.safetensors"
+            self._policies[seed] = _finite(path, storage.load_pytree(path, like)[0])
         return self._policies[seed]
 
     def policy(self, observations: np.ndarray, seed: int | None = None) -> np.ndarray:
@@ -120,8 +130,23 @@ class Run:
     def _adopted(self) -> tuple[QDistribution, UncertaintyConfig]:
         if not (self.path / "q_distribution").exists():
             raise UsageError(f"{self.path} has no Q distribution: its algorithm or settings do not learn one.")
+        folder = self.path / "q_distribution"
+        manifest, rule = storage.read_json(folder / "manifest.json"), storage.read_json(folder / "rule.json")
+        if not _are_numbers(manifest, "q_minimum", "q_maximum") or manifest["q_minimum"] >= manifest["q_maximum"]:
+            raise DataError(f"{folder / 'manifest.json'} gives no range of Q; copy the run again or train it anew.")
+        try:
+            config = self.config
+            for key in ("rule", "nodes", "samples"):
+                config = configuration.replace(config, f"uncertainty.{key}", rule[key])
+            configuration.check(config)
+        except (KeyError, TypeError, UsageError) as error:
+            raise DataError(
+                f"{folder / 'rule.json'} holds no rule for H; copy the run again or train it anew."
+            ) from error
         sizes = self.manifest["observation_size"], self.manifest["action_size"]
-        return load_adopted(self.path, self.config, *sizes, self.manifest["dataset_sha256"])[:2]
+        origin = self.manifest.get("dataset_sha256", "")
+        distribution, rule, _ = load_adopted(self.path, self.config, *sizes, origin)
+        return _finite(folder / "model.safetensors", distribution), rule
 
     @property
     def distribution(self) -> QDistribution:
@@ -161,8 +186,12 @@ class Run:
 
     def uncertainty_border(self, quantile: float = 0.95) -> float:
         """The quantile of H over the recorded actions: H above it is unusual for this data."""
-        saved = storage.read_json(self.path / "q_distribution" / "rule.json")
-        return float(np.interp(100.0 * quantile, np.arange(101), saved["recorded_uncertainty_percentiles"]))
+        path = self.path / "q_distribution" / "rule.json"
+        saved = storage.read_json(path)
+        recorded = saved.get("recorded_uncertainty_percentiles") if isinstance(saved, dict) else None
+        if not isinstance(recorded, list) or len(recorded) != 101 or not all(map(_is_number, recorded)):
+            raise DataError(f"{path} lacks the percentiles of H; copy the run again or train it anew.")
+        return float(np.interp(100.0 * quantile, np.arange(101), recorded))
 
     def save(self, path: str | Path) -> Path:
         """Copy the run folder to `path`, which must not exist."""
@@ -192,6 +221,42 @@ class Run:
         if not np.isfinite(values).all():
             raise DataError(f"The {label} hold NaN or infinity; remove such rows.")
         return jnp.asarray(values), single
+
+
+def _checked_manifest(path: Path) -> dict[str, Any]:
+    """The manifest of a run, with sound values wherever this interface and `qdq evaluate` use them."""
+    manifest = storage.read_json(path)
+    kinds = {"dataset": str, "environment_id": str | None, "environment_options": dict, "reference": dict | None}
+    for key, kind in kinds.items():
+        if not isinstance(manifest, dict) or key not in manifest or not isinstance(manifest[key], kind):
+            raise DataError(f"{path} does not give {key} as it should; copy the run again or train it anew.")
+    for key in ("observation_size", "action_size"):
+        if type(manifest.get(key)) is not int or not 0 < manifest[key] <= configuration.LARGEST:
+            raise DataError(f"{path} does not give {key} as a positive number; copy the run again or train it anew.")
+    reference = manifest["reference"]
+    if reference is not None and not (
+        _are_numbers(reference, "random", "expert")
+        and set(reference) == {"random", "expert", "origin"}
+        and isinstance(reference["origin"], str)
+        and reference["random"] != reference["expert"]
+    ):
+        raise DataError(f"{path} has a reference without two different returns; copy the run again or train it anew.")
+    return manifest
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= LARGEST
+
+
+def _are_numbers(content: Any, *keys: str) -> bool:
+    return isinstance(content, dict) and all(_is_number(content.get(key)) for key in keys)
+
+
+def _finite(path: Path, tree: Any) -> Any:
+    """Loaded weights, unless they hold what no training leaves behind."""
+    if not all(np.isfinite(np.asarray(leaf)).all() for leaf in jax.tree.leaves(tree)):
+        raise DataError(f"{path} holds NaN or infinity; it is damaged, so copy the run again or train it anew.")
+    return tree
 
 
 def load_run(path: str | Path) -> Run:

@@ -2,7 +2,7 @@
 
 import ast
 import dataclasses
-import math
+import sys
 import typing
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -10,6 +10,8 @@ from typing import Any, Literal
 from qdq import algorithms, consistency, diffusion, q_dataset, q_distribution, quantile, uncertainty
 from qdq.errors import UsageError, suggest
 from qdq.settings import PAPER_TABLE_4, setting, to_dict
+
+LARGEST = 2**31 - 1  # of a whole number; none comes near it, and larger ones overflow in what is computed from them
 
 
 @dataclass(frozen=True)
@@ -144,19 +146,19 @@ def _convert(part: Any, section: str, name: str, value: Any) -> Any:
         literal = {"true": "True", "false": "False"}.get(value.lower(), value)
         try:
             value = ast.literal_eval(literal)
-        except (ValueError, SyntaxError) as error:
+        except (ValueError, SyntaxError, RecursionError, MemoryError) as error:  # the last two for endless brackets
             raise problem from error
     if kind is bool and isinstance(value, bool):
         return value
     if isinstance(value, bool):
         raise problem
-    if kind is int and (isinstance(value, int) or (isinstance(value, float) and value.is_integer())):
+    if kind is int and isinstance(value, int | float) and abs(value) <= LARGEST and value == int(value):
         return int(value)
-    if kind is float and isinstance(value, int | float) and math.isfinite(value):
+    if kind is float and isinstance(value, int | float) and abs(value) <= sys.float_info.max:
         return float(value)
     if typing.get_origin(kind) is tuple:
         items = tuple(value) if isinstance(value, list | tuple) else (value,)
-        if items and all(isinstance(item, int) and not isinstance(item, bool) and item > 0 for item in items):
+        if items and all(type(item) is int and 0 < item <= LARGEST for item in items):
             return items
     raise problem
 
@@ -170,11 +172,15 @@ def _describe(kind: Any) -> str:
 
 
 def from_dict(content: dict[str, Any]) -> Config:
-    """The configuration saved in a config.json; unknown and missing keys are errors."""
+    """The configuration saved in a config.json; unknown and missing keys are errors, as are values that cannot work."""
+    if not isinstance(content, dict) or not all(isinstance(content.get(k), str) for k in ("algorithm_name", "preset")):
+        raise UsageError("The saved configuration does not say its algorithm and its preset; it is damaged.")
     config = default(content["algorithm_name"])
     config = dataclasses.replace(config, preset=content["preset"])
     for name, section in sections(config).items():
         saved = content.get(name, {})
+        if not isinstance(saved, dict):
+            raise UsageError(f"The saved configuration has no settings under {name}; it is damaged.")
         missing = {field.name for field in dataclasses.fields(section)} - set(saved)
         if missing:
             raise UsageError(
@@ -182,7 +188,7 @@ def from_dict(content: dict[str, Any]) -> Config:
             )
         for key, value in saved.items():
             config = replace(config, f"{name}.{key}", tuple(value) if isinstance(value, list) else value)
-    return config
+    return check(config)
 
 
 POSITIVE = (

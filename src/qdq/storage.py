@@ -36,6 +36,10 @@ def _not_written(path: Path, reason: str) -> DataError:
     )
 
 
+LONGEST_JSON = 2**28  # bytes; no file of ours comes near it
+DEEPEST_JSON = 64  # brackets within brackets
+
+
 @contextlib.contextmanager
 def atomic_path(path: Path) -> Iterator[Path]:
     """A temporary path beside `path` that is synced and renamed onto it when the block ends well."""
@@ -147,13 +151,35 @@ def write_json(path: Path, content: Any) -> None:
 def read_json(path: Path) -> Any:
     """Read JSON, with one clear sentence when the file is missing or damaged."""
     try:
-        return json.loads(Path(path).read_text(encoding="utf-8"))
+        if Path(path).stat().st_size > LONGEST_JSON:
+            raise ValueError("it is implausibly long")
+        return parse_json(Path(path).read_text(encoding="utf-8"))
     except FileNotFoundError as error:
         raise DataError(f"{path} does not exist.") from error
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+    except (OSError, ValueError) as error:
         raise DataError(
             f"{path} is not readable JSON ({error}); it may be damaged, so restore or remove it."
         ) from error
+
+
+def parse_json(text: str) -> Any:
+    """JSON from a file that may be hostile: whatever is wrong with it, endless nesting included, is a `ValueError`."""
+    try:
+        content = json.loads(text)
+    except RecursionError as error:
+        raise ValueError("it is nested too deeply") from error
+    waiting = [(content, 0)]
+    while waiting:
+        value, depth = waiting.pop()
+        if depth > DEEPEST_JSON:
+            raise ValueError("it is nested too deeply")
+        if isinstance(value, str):
+            value.encode()  # half a surrogate pair could be neither written nor printed; it raises a ValueError
+        elif isinstance(value, dict):
+            waiting += [(item, depth + 1) for pair in value.items() for item in pair]
+        elif isinstance(value, list):
+            waiting += [(item, depth + 1) for item in value]
+    return content
 
 
 def _finite(value: Any) -> Any:

@@ -91,9 +91,9 @@ def test_tensorboard_shows_no_step_twice_after_resuming(tmp_path: Path) -> None:
 
 def test_json_lines_drop_entries_after_the_point_of_resuming(tmp_path: Path) -> None:
     log = JsonLines(tmp_path / "evaluations.jsonl")
-    log.append({"step": 10})
-    log.append({"step": 20})
-    assert JsonLines(tmp_path / "evaluations.jsonl", resume_step=10).entries == [{"step": 10}]
+    log.append({"step": 10, "score": 1.5})
+    log.append({"step": 20, "score": 2.5})
+    assert JsonLines(tmp_path / "evaluations.jsonl", resume_step=10).entries == [{"step": 10, "score": 1.5}]
 
 
 def store(folder: Path, identity: str = "one", every: int = 10) -> tuple[Checkpoints, list[str]]:

@@ -20,6 +20,9 @@ SECTIONS = {
 }
 
 
+LARGEST = float(np.finfo(np.float64).max)
+
+
 @dataclass(frozen=True)
 class Columns:
     """The meaning of a table's columns, and what the table itself cannot say."""
@@ -146,7 +149,9 @@ def _numbered(header: tuple[str, ...], stem: str) -> tuple[str, ...]:
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        return False
+    return abs(value) <= LARGEST or not abs(value) < np.inf  # NaN and infinity have messages of their own
 
 
 def _list(path: Path, key: str, value: Any) -> tuple[str, ...]:

@@ -9,7 +9,6 @@ Where an episode ends, in this order:
    because the timeouts of the v0 files are out of step with their episodes.
 """
 
-import json
 import math
 from dataclasses import replace
 from pathlib import Path
@@ -21,13 +20,13 @@ import numpy as np
 from qdq.data import hdf5
 from qdq.data.blocks import rows_per_block, spans
 from qdq.data.episodes import Dataset, Metadata, from_columns
-from qdq.data.guard import check_memory
+from qdq.data.guard import check_memory, check_unfolding
 from qdq.data.metadata import metadata_from_json, metadata_to_json
 from qdq.data.references import Reference, d4rl_reference
 from qdq.data.rows import Store
 from qdq.data.tasks import ANTMAZE_NOTE, MUJOCO_SIZES, Task, recognise
 from qdq.errors import DataError
-from qdq.storage import atomic_path
+from qdq.storage import atomic_path, parse_json
 
 REQUIRED = ("observations", "actions", "rewards", "terminals")
 ANT_JUMP = 2.0  # maze units; a running ant moves less than 0.5 in a step, and a corridor is 4 wide
@@ -46,8 +45,10 @@ def read_d4rl(path: Path, name: str | None = None, store: Store | None = None) -
             raise DataError(
                 f"{path} lacks {', '.join(missing)}; a D4RL file has {', '.join(REQUIRED)}, one row per transition."
             )
+        size = sum(array.nbytes for array in arrays.values() if array is not None)
+        check_unfolding(path, size, path.stat().st_size)
         if store is None:
-            check_memory(path, "the data", sum(array.nbytes for array in arrays.values() if array is not None))
+            check_memory(path, "the data", size)
         group = hdf5.member(path, file, "metadata")
         ours = _ours(path, group)
         if ours is not None:
@@ -150,8 +151,8 @@ def _parsed(value: Any) -> Any:
     """An attribute; lists are often stored as JSON text."""
     if isinstance(value, str) and value[:1] in "[{":
         try:
-            return json.loads(value)
-        except (ValueError, RecursionError):
+            return parse_json(value)
+        except ValueError:
             return value
     return value
 

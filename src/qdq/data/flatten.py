@@ -46,6 +46,8 @@ def layout_of(space: Any) -> ObservationLayout:
 
     if isinstance(space, spaces.Dict):
         widths = {str(key): _width(str(key), part) for key, part in space.spaces.items()}
+        if not widths:
+            raise DataError("The observation is a dictionary without parts; at least one vector is needed.")
         if set(widths) != GOAL_KEYS:
             return ObservationLayout(tuple(widths.items()))
         names = ["achieved_goal", "observation", "desired_goal"]

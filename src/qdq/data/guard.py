@@ -11,6 +11,10 @@ GIBIBYTE = 2**30
 # Deflate cannot expand a byte to more than 1032; a larger claim comes from a damaged or hostile header.
 MAXIMUM_COMPRESSION_RATIO = 1100
 
+# Measured numbers shrink by less than ten; as a whole no file of recorded data comes near this.
+MAXIMUM_UNFOLDING = 200
+LARGE = 2**28  # bytes; what unfolds to less does no harm
+
 
 @contextlib.contextmanager
 def reading(path: Path, kind: str) -> Iterator[None]:
@@ -44,6 +48,15 @@ def check_memory(path: Path, label: str, size: int) -> None:
         raise DataError(
             f"{path}: {label} claims {size / GIBIBYTE:.3g} GiB, more than the {memory / GIBIBYTE:.3g} GiB of memory; "
             "if that is no mistake, stream the data with a budget, such as --memory 2GiB."
+        )
+
+
+def check_unfolding(path: Path, size: int, stored: int) -> None:
+    """Refuse a small file that unfolds to a large one; columns of flags shrink to nothing, recorded numbers do not."""
+    if size > LARGE and size > stored * MAXIMUM_UNFOLDING:
+        raise DataError(
+            f"{path} claims {size} bytes from the {stored} in the file, far more than recorded data unfolds to; it is a "
+            "bomb, or holds nothing but copies of one number, so fetch or write it again."
         )
 
 

@@ -1,7 +1,17 @@
-"""Reading HDF5 without trusting it: no links out of the file, numbers only, and sizes checked before allocation."""
+"""Reading HDF5 without trusting it: no links out of the file, numbers only, and sizes checked before allocation.
 
+The HDF5 library itself can crash or loop for ever on a damaged file, where no `except` helps. So another process looks
+through a file first (`qdq.data.first_look`), and a file which that process does not survive is refused.
+"""
+
+import atexit
 import contextlib
+import json
 import math
+import os
+import subprocess
+import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,18 +20,81 @@ import h5py
 import numpy as np
 from h5py import h5a, h5d, h5g, h5l, h5o, h5s, h5t  # pyright: ignore[reportAttributeAccessIssue]  # no stubs
 
-from qdq.data.guard import GIBIBYTE, check_compression, check_memory, reading
+from qdq.data.guard import GIBIBYTE, check_compression, check_memory, check_unfolding, reading
 from qdq.errors import DataError
+from qdq.memory import physical_memory
 
 SIGNATURE = b"\x89HDF\r\n\x1a\n"
 SMALL = 2**20  # bytes that need no look at the file's size
+SECONDS, SECONDS_PER_MEBIBYTE = 5, 1  # of computing that a first look may take; a sound file needs a fraction
 
 
 @contextlib.contextmanager
 def open_hdf5(path: Path) -> Iterator[h5py.File]:
     """The file, opened for reading; every failure inside the block is a `DataError`."""
-    with reading(path, "HDF5"), h5py.File(path, "r") as file:
-        yield file
+    with reading(path, "HDF5"):
+        seconds = SECONDS + SECONDS_PER_MEBIBYTE * (os.stat(path).st_size // 2**20)
+        if not _FIRST_LOOK.survives(path, seconds):
+            raise DataError(
+                f"{path} crashes the HDF5 library or keeps it busy without end; it is damaged, so fetch or write it again."
+            )
+        with h5py.File(path, "r") as file:
+            yield file
+
+
+class FirstLook:
+    """The process that looks through files; it is kept for the next file, and replaced after one it did not survive."""
+
+    def __init__(self, script: Path):
+        self.script = script
+        self.lock = threading.Lock()
+        self.process: subprocess.Popen[str] | None = None
+        self.owner = 0  # a fork of this process needs a process of its own
+
+    def survives(self, path: Path, seconds: int) -> bool:
+        """Whether the HDF5 library gets through a file, well or with an error."""
+        request = {"path": str(Path(path).absolute()), "seconds": seconds, "memory": physical_memory()}
+        with self.lock:
+            if self.process is None or self.owner != os.getpid():
+                self.owner, self.process = os.getpid(), self._started()
+            answer = ""
+            try:
+                assert self.process.stdin is not None
+                assert self.process.stdout is not None
+                self.process.stdin.write(json.dumps(request) + "\n")
+                self.process.stdin.flush()
+                answer = self.process.stdout.readline()
+            except BrokenPipeError:
+                pass
+            finally:
+                if not answer:
+                    self._end()
+        return bool(answer)
+
+    def close(self) -> None:
+        """End the process, if this one has started it."""
+        with self.lock:
+            if self.owner == os.getpid():
+                self._end()
+
+    def _started(self) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [sys.executable, "-P", str(self.script)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        )
+
+    def _end(self) -> None:
+        if self.process is not None:
+            self.process.kill()
+            self.process.communicate()
+            self.process = None
+
+
+_FIRST_LOOK = FirstLook(Path(__file__).with_name("first_look.py"))
+atexit.register(_FIRST_LOOK.close)
 
 
 def member(path: Path, group: h5py.Group, key: str) -> Any:
@@ -44,6 +117,7 @@ def read_array(path: Path, group: h5py.Group, key: str) -> np.ndarray | None:
     size = math.prod(item.shape) * item.dtype.itemsize
     if size >= SMALL:
         check_memory(path, key, size)
+        check_unfolding(path, size, os.stat(path).st_size)
     array = np.empty(item.shape, item.dtype)
     if array.size:
         item.read(h5s.ALL, h5s.ALL, array)
@@ -136,6 +210,8 @@ def attributes(group: Any) -> dict[str, Any]:
         value = group.attrs[key]
         if isinstance(value, bytes):
             value = value.decode("utf-8", errors="replace")
+        if isinstance(value, str):
+            value = value.encode(errors="replace").decode()  # bytes that are no text come as half surrogate pairs
         if isinstance(value, np.ndarray | np.generic) and value.dtype.kind in "fiubU":
             value = value.tolist()
         if isinstance(value, str | int | float | bool | list):

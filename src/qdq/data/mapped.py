@@ -88,7 +88,7 @@ def open_column(folder: Path, name: str, kind: Any, dimensions: int) -> np.ndarr
     """One mapped column, after comparing its header with what is needed and with what is stored."""
     path = folder / f"{name}.npy"
     with reading(path, "NPY"):
-        column = np.load(path, mmap_mode="r", allow_pickle=False)
+        column = npy.open_memmap(path, mode="r")  # unlike numpy.load it takes no archive and no pickle for an array
         stored = path.stat().st_size
     if column.dtype != kind or column.ndim != dimensions or not column.flags.c_contiguous:
         raise DataError(

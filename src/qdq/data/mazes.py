@@ -18,6 +18,8 @@ from typing import Any, Literal
 
 import numpy as np
 
+from qdq.errors import UsageError
+
 POINT_MAZES = {"umaze": "PointMaze_UMaze-v3", "medium": "PointMaze_Medium-v3", "large": "PointMaze_Large-v3"}
 
 # The goal ends the episode, as in D4RL's AntMaze; Gymnasium's default goes on after the goal until the time limit.
@@ -32,7 +34,15 @@ Cell = tuple[int, int]
 
 
 def register_robotics(environment_id: str) -> None:
-    """Make gymnasium-robotics known to Gymnasium, where the id is one of its environments."""
+    """Make gymnasium-robotics known to Gymnasium, where the id is one of its environments.
+
+    An id such as `module:Name-v0` is refused: Gymnasium would import that module, and ids come from files.
+    """
+    if ":" in environment_id:
+        raise UsageError(
+            f"The environment {environment_id!r} names a module to import, which is never done for an id from a file; "
+            "register it by importing the module yourself, and give its id without the module."
+        )
     if not environment_id.startswith(("AntMaze", "PointMaze", "Franka", "Adroit")):
         return
     import gymnasium

@@ -9,6 +9,7 @@ import numpy as np
 from qdq.data.episodes import Metadata
 from qdq.data.references import Reference
 from qdq.errors import DataError
+from qdq.storage import parse_json
 
 MAXIMUM_CHARACTERS = 2**20  # no description of a dataset is longer than a megabyte
 
@@ -35,7 +36,7 @@ def metadata_from_json(text: Any, path: Path, source: str) -> Metadata:
     try:
         if not isinstance(text, str) or len(text) > MAXIMUM_CHARACTERS:
             raise ValueError("it is not a text of reasonable length")
-        content = json.loads(text)
+        content = parse_json(text)
         if not isinstance(content, dict):
             raise ValueError("it is not an object")
         values = {
@@ -52,7 +53,7 @@ def metadata_from_json(text: Any, path: Path, source: str) -> Metadata:
                 raise ValueError("its reference returns are not two different numbers")
             values["reference"] = Reference(random, expert, str(reference["origin"]))
         return Metadata(source=source, **values)
-    except (ValueError, KeyError, TypeError, RecursionError, OverflowError) as error:
+    except (ValueError, KeyError, TypeError, OverflowError) as error:
         raise DataError(f"{path} has unusable metadata ({error}); write the file again.") from error
 
 

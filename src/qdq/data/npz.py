@@ -14,7 +14,7 @@ import numpy as np
 from numpy.lib import format as npy
 
 from qdq.data.episodes import Dataset, Metadata, from_columns
-from qdq.data.guard import check_compression, check_memory, reading
+from qdq.data.guard import check_compression, check_memory, check_unfolding, reading
 from qdq.data.metadata import MAXIMUM_CHARACTERS, metadata_from_json, metadata_to_json
 from qdq.data.rows import Store
 from qdq.errors import DataError
@@ -31,8 +31,7 @@ def read_arrays(path: Path, names: tuple[str, ...]) -> dict[str, np.ndarray]:
     path = Path(path)
     arrays: dict[str, np.ndarray] = {}
     with reading(path, "NPZ"), zipfile.ZipFile(path) as archive:
-        for information in archive.infolist():
-            key = information.filename.removesuffix(".npy")
+        for key, information in _members(path, archive).items():
             if key in names:
                 with _Member(path, archive, information, key) as member:
                     if key == "metadata" and member.nbytes > 4 * MAXIMUM_CHARACTERS:
@@ -49,8 +48,7 @@ def read_npz(path: Path, store: Store | None = None) -> Dataset:
     path = Path(path)
     arrays: dict[str, Any] = read_arrays(path, SMALL)
     with reading(path, "NPZ"), contextlib.ExitStack() as opened, zipfile.ZipFile(path) as archive:
-        for information in archive.infolist():
-            key = information.filename.removesuffix(".npy")
+        for key, information in _members(path, archive).items():
             if key in ROWS:
                 arrays[key] = opened.enter_context(_Member(path, archive, information, key))
                 if store is None and arrays[key].fortran:
@@ -90,6 +88,22 @@ def write_npz(dataset: Dataset, path: Path) -> None:
             action_high=dataset.action_high,
             metadata=np.array(metadata_to_json(dataset.metadata)),
         )
+
+
+def _members(path: Path, archive: zipfile.ZipFile) -> dict[str, zipfile.ZipInfo]:
+    """The arrays of an archive by name; nothing is ever unpacked, but names that point elsewhere betray a hostile file."""
+    members: dict[str, zipfile.ZipInfo] = {}
+    for information in archive.infolist():
+        name = information.orig_filename
+        parts = name.replace("\\", "/").split("/")
+        if parts[0] == "" or ".." in parts or "\0" in name or ":" in parts[0]:
+            raise DataError(f"{path} has a member {name[:80]!r} that points out of the archive; write the file again.")
+        key = name.removesuffix(".npy")
+        if key in members:
+            raise DataError(f"{path} has two members called {name[:80]!r}; keep one of them.")
+        members[key] = information
+    check_unfolding(path, sum(information.file_size for information in members.values()), path.stat().st_size)
+    return members
 
 
 class _Member:

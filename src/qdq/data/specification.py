@@ -1,12 +1,12 @@
 """Gymnasium's environment specs, as Minari stores them, to and from a dataset's metadata."""
 
 import copy
-import json
 import warnings
 from typing import Any
 
 from qdq.data.episodes import Metadata
 from qdq.data.mazes import register_robotics
+from qdq.storage import parse_json
 
 
 def specification_of(metadata: Metadata) -> Any:
@@ -33,7 +33,7 @@ def environment_of(header: dict[str, Any]) -> tuple[str | None, dict[str, Any]]:
     """The environment of a Minari header, and the options in which it differs from its registration."""
     text = header.get("eval_env_spec") or header.get("env_spec")
     try:
-        specification = json.loads(text) if isinstance(text, str) else {}
+        specification = parse_json(text) if isinstance(text, str) else {}
     except ValueError:
         specification = {}
     if not isinstance(specification, dict) or not isinstance(specification.get("id"), str):

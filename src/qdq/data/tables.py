@@ -18,7 +18,7 @@ import numpy as np
 from qdq.data.blocks import rows_per_block
 from qdq.data.columns import Columns, columns_of, columns_to_toml, conventional_columns, parse_columns, read_columns
 from qdq.data.episodes import Dataset, Metadata, assemble
-from qdq.data.guard import check_memory, reading
+from qdq.data.guard import check_memory, check_unfolding, reading
 from qdq.data.metadata import metadata_from_json, metadata_to_json
 from qdq.data.references import Reference, d4rl_reference
 from qdq.data.rows import ArrayStore, Assembler, Rows, Store
@@ -61,6 +61,7 @@ def read_parquet(path: Path, columns: Path | None = None, store: Store | None = 
                 raise DataError(f"{path}: column {name!r} is of type {kind}, but numbers are needed.")
         if store is None:
             check_memory(path, "the table", rows * len(mapping.names) * 4)
+        check_unfolding(path, rows * len(mapping.names) * 4, path.stat().st_size)
         return _build(path, "parquet", mapping, _parquet_blocks(path, file, mapping), ours.get("qdq"), store)
 
 
@@ -85,8 +86,10 @@ def _csv_blocks(path: Path, file: TextIO, header: tuple[str, ...], mapping: Colu
 def _lines(file: TextIO, count: int) -> list[str]:
     """The next lines of a file; what stands in quotes may go over several of them."""
     lines = list(itertools.islice(file, count))
-    while sum(line.count('"') for line in lines) % 2 and (more := file.readline()):
+    quotes = sum(line.count('"') for line in lines)
+    while quotes % 2 and (more := file.readline()):
         lines.append(more)
+        quotes += more.count('"')
     return lines
 
 

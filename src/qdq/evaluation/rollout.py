@@ -38,7 +38,7 @@ def make_environment(metadata: Metadata) -> Any:
         warnings.simplefilter("ignore", DeprecationWarning)  # v4 is what D4RL scores refer to
         try:
             return gymnasium.make(identifier, **metadata.environment_options)
-        except gymnasium.error.Error as error:
+        except (gymnasium.error.Error, TypeError, ValueError, OSError) as error:  # the options are the file's
             raise UsageError(f"Environment {identifier!r} cannot be made ({error}); check environment_id.") from error
 
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from qdq.data.references import Reference
 from qdq.errors import DataError
-from qdq.storage import write_text
+from qdq.storage import parse_json, write_text
 
 METRICS_EVERY = 1_000  # environment steps
 
@@ -44,10 +44,15 @@ class RunRecords:
             ]
             write_text(self.evaluations_path, "".join(json.dumps(row) + "\n" for row in kept))
         if self.metrics_path.exists():
-            with open(self.metrics_path, newline="", encoding="utf-8") as file:
-                reader = csv.DictReader(file)
-                names = list(reader.fieldnames or [])
-                rows = [row for row in reader if int(row["environment_steps"]) <= environment_steps]
+            try:
+                with open(self.metrics_path, newline="", encoding="utf-8") as file:
+                    reader = csv.DictReader(file)
+                    names = list(reader.fieldnames or [])
+                    rows = [row for row in reader if int(row["environment_steps"]) <= environment_steps]
+                if any(None in row for row in rows):
+                    raise ValueError("a row is longer than the header")
+            except (csv.Error, KeyError, TypeError, ValueError) as error:
+                raise DataError(f"{self.metrics_path} is damaged ({error}); remove it to go on without it.") from error
             text = io.StringIO()
             writer = csv.DictWriter(text, names, lineterminator="\n")
             writer.writeheader()
@@ -98,8 +103,12 @@ def read_evaluations(folder: Path) -> list[dict[str, Any]]:
     """The evaluations of a run, in order."""
     path = folder / "evaluations.jsonl"
     try:
-        return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+        rows = [parse_json(line) for line in path.read_text(encoding="utf-8").split("\n") if line.strip()]
     except FileNotFoundError as error:
         raise DataError(f"{folder} holds no evaluations.jsonl, so it is not a folder of an online run.") from error
-    except json.JSONDecodeError as error:
+    except ValueError as error:
         raise DataError(f"{path} is damaged ({error}); remove its broken line.") from error
+    for number, row in enumerate(rows, 1):
+        if not isinstance(row, dict) or not isinstance(row.get("environment_steps"), int):
+            raise DataError(f"{path} has no evaluation in line {number}; remove that line.")
+    return rows

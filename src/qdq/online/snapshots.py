@@ -20,7 +20,7 @@ from qdq.data.references import d4rl_reference
 from qdq.errors import DataError, UsageError, suggest
 from qdq.online.acting import BEHAVIOURS, BehaviourPolicy, Layers, evaluate, make_environment
 from qdq.online.records import read_evaluations, versions
-from qdq.storage import atomic_path, load_arrays, read_json
+from qdq.storage import atomic_path, load_arrays, parse_json, read_json
 
 
 @dataclass(frozen=True)
@@ -109,7 +109,11 @@ def save_snapshot(folder: Path, layers: Layers, metadata: dict[str, Any]) -> Pat
 
 def load_snapshot(folder: Path, environment_steps: int) -> Layers:
     """The layers of one snapshot of an online run."""
-    return _layers(load_arrays(folder / "snapshots" / f"{environment_steps:08d}.safetensors")[0])
+    path = folder / "snapshots" / f"{environment_steps:08d}.safetensors"
+    try:
+        return _layers(load_arrays(path)[0])
+    except (KeyError, ValueError) as error:
+        raise DataError(f"{path} is not a snapshot of a policy ({error}); make it again with `qdq online`.") from error
 
 
 def select_levels(
@@ -146,8 +150,15 @@ def pack_snapshots(run: Path, path: Path, report: Callable[[str], None] = print)
     """Choose the levels of an online run, measure each chosen snapshot, and write them as one file."""
     from safetensors.numpy import save_file
 
-    config = read_json(run / "config.json")["run"]
-    environment_id, algorithm = config["environment_id"], config["algorithm"]
+    content = read_json(run / "config.json")
+    config = content.get("run") if isinstance(content, dict) else None
+    if not isinstance(config, dict) or not isinstance(config.get("environment_id"), str):
+        raise DataError(f"{run} is not a folder of an online run (its config.json says no environment).")
+    environment_id, algorithm = config["environment_id"], config.get("algorithm")
+    if algorithm not in BEHAVIOURS:
+        raise DataError(
+            f"{run} was made by the unknown algorithm {algorithm!r}; {suggest(str(algorithm), tuple(BEHAVIOURS))}"
+        )
     reference = d4rl_reference(environment_id)
     if reference is None:
         raise UsageError(
@@ -174,7 +185,7 @@ def pack_snapshots(run: Path, path: Path, report: Callable[[str], None] = print)
     metadata = {
         "environment_id": environment_id,
         "algorithm": algorithm,
-        "seed": config["seed"],
+        "seed": config.get("seed"),
         "evaluation": f"mean of {EPISODES} episodes with sampled actions",
         "levels": {"expert": levels.expert, "medium": levels.medium, "replay": list(levels.replay)},
         "snapshots": described,
@@ -209,7 +220,7 @@ def read_snapshot_set(path: Path) -> SnapshotSet:
     """Read a file written by `pack_snapshots`."""
     arrays, metadata = load_arrays(path)
     try:
-        content = json.loads(metadata["set"])
+        content = parse_json(metadata["set"])
         levels = content["levels"]
         snapshots = {}
         for entry in content["snapshots"]:
@@ -217,15 +228,22 @@ def read_snapshot_set(path: Path) -> SnapshotSet:
             prefix = f"{step:08d}."
             own = {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
             snapshots[step] = Snapshot(step, float(entry["score"]), float(entry["return"]), _layers(own))
+            if not np.isfinite([snapshots[step].score, snapshots[step].mean_return]).all():
+                raise ValueError(f"snapshot {step} has no score")
+        chosen = Levels(int(levels["expert"]), int(levels["medium"]), tuple(int(step) for step in levels["replay"]))
+        if missing := {chosen.expert, chosen.medium, *chosen.replay} - set(snapshots):
+            raise ValueError(f"snapshot {min(missing)} is missing")
+        if content["algorithm"] not in BEHAVIOURS or not isinstance(content["environment_id"], str):
+            raise ValueError("its algorithm or its environment is unknown")
         return SnapshotSet(
             content["environment_id"],
             content["algorithm"],
             int(content["seed"]),
-            Levels(int(levels["expert"]), int(levels["medium"]), tuple(int(step) for step in levels["replay"])),
+            chosen,
             snapshots,
             dict(content["versions"]),
         )
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise DataError(f"{path} is not a set of snapshots ({error!r}); make it again with `qdq snapshots`.") from error
 
 
@@ -238,7 +256,15 @@ def _arrays(layers: Layers) -> dict[str, np.ndarray]:
 
 
 def _layers(arrays: dict[str, np.ndarray]) -> Layers:
-    return [
-        (arrays[f"layers.{number}.weight"].astype(np.float32), arrays[f"layers.{number}.bias"].astype(np.float32))
-        for number in range(len(arrays) // 2)
-    ]
+    """The layers of a network; arrays that make none are a `KeyError` or a `ValueError`."""
+    layers: Layers = []
+    for number in range(max(1, len(arrays) // 2)):
+        weight, bias = (arrays[f"layers.{number}.{part}"] for part in ("weight", "bias"))
+        if weight.dtype.kind != "f" or bias.dtype.kind != "f" or weight.ndim != 2 or bias.shape != weight.shape[1:]:
+            raise ValueError(f"layer {number} has weights of shape {weight.shape} and biases of shape {bias.shape}")
+        if not weight.size or (layers and len(weight) != len(layers[-1][1])):
+            raise ValueError(f"layer {number} does not follow from the layer before it")
+        if not (np.isfinite(weight).all() and np.isfinite(bias).all()):
+            raise ValueError(f"layer {number} holds NaN or infinity")
+        layers.append((weight.astype(np.float32), bias.astype(np.float32)))
+    return layers

@@ -1,7 +1,6 @@
 """Run folders as plain values: everything that tables, figures and the report page know about a run."""
 
 import csv
-import json
 import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from qdq import storage
+from qdq.data.guard import reading
 from qdq.data.inspect import CARD_FILE
 from qdq.data.tasks import recognise
 from qdq.errors import DataError, UsageError
@@ -107,8 +107,8 @@ class SavedRun:
     def behaviour_score(self) -> float | None:
         """The score of the data."""
         if self.result is not None:
-            return self.result["dataset"]["behaviour_score"]
-        return self.data_card["score"] if self.data_card else None
+            return _score(self.result["dataset"]["behaviour_score"])
+        return _score(self.data_card["score"]) if self.data_card else None
 
     @cached_property
     def panels(self) -> dict[str, np.ndarray] | None:
@@ -161,7 +161,8 @@ def _run_folders(path: Path) -> Iterable[Path]:
     for folder, below, files in os.walk(path):
         if "manifest.json" in files and "config.json" in files:
             below.clear()  # nothing inside a run is a run
-            if "algorithm_name" in storage.read_json(Path(folder) / "config.json"):
+            config = storage.read_json(Path(folder) / "config.json")
+            if isinstance(config, dict) and "algorithm_name" in config:
                 yield Path(folder)
         below[:] = sorted(name for name in below if not name.startswith("."))
 
@@ -178,9 +179,9 @@ def read_run(folder: Path) -> SavedRun:
         run = SavedRun(folder, manifest, config, result, seeds)
         _ = (run.dataset, run.dataset_sha256, run.algorithm, run.preset, run.steps, run.stages, run.behaviour_score)
         return run
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError, OSError) as error:
         raise DataError(
-            f"{folder} is not a run folder that this version can read ({type(error).__name__}: {error})."
+            f"{folder} is not a run folder that this version can read ({type(error).__name__}: {str(error)[:200]})."
         ) from error
 
 
@@ -194,7 +195,7 @@ def _read_seed(folder: Path, number: int, last: int) -> SavedSeed:
             folder,
             curve,
             True,
-            outcome["final_score"],
+            _score(outcome["final_score"]),
             step,
             float(outcome["seconds"]),
             float(outcome["evaluation_seconds"]),
@@ -217,13 +218,18 @@ def _read_seed(folder: Path, number: int, last: int) -> SavedSeed:
     )
 
 
+def _score(value: Any) -> float | None:
+    """A score as it was saved; None where the data has no reference."""
+    return None if value is None else float(value)
+
+
 def _read_evaluations(path: Path) -> list[tuple[int, float]]:
     curve = []
-    for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else []:
+    for line in path.read_text(encoding="utf-8", errors="replace").splitlines() if path.exists() else []:
         try:
-            entry = json.loads(line)
+            entry = storage.parse_json(line)
             curve.append((int(entry["step"]), float(entry["score"])))
-        except (json.JSONDecodeError, KeyError, TypeError, ValueError):
+        except (KeyError, TypeError, ValueError, OverflowError):
             continue  # a line that is being written, or was when the power failed
     return curve
 
@@ -232,7 +238,7 @@ def read_metrics(path: Path) -> dict[str, np.ndarray]:
     """The columns of a metrics.csv; rows that are not complete are left out."""
     if not path.exists():
         return {}
-    with open(path, newline="", encoding="utf-8") as file:
+    with reading(path, "CSV"), open(path, newline="", encoding="utf-8") as file:
         rows = list(csv.reader(file))
     heads, values = (rows[0] if rows else []), []
     for row in rows[1:]:

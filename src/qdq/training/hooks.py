@@ -1,6 +1,5 @@
 """What happens between chunks: guard, log, checkpoint, evaluate, interrupt. Each hook is called with (step, state, metrics)."""
 
-import csv
 import json
 import math
 import shutil
@@ -65,15 +64,18 @@ class CsvLog:
     def __init__(self, path: Path, resume_step: int = 0):
         self.path = path
         self.columns: list[str] | None = None
-        if resume_step and path.exists():
-            with open(path, newline="", encoding="utf-8") as file:
-                rows = list(csv.reader(file))
-            if rows:
-                self.columns = rows[0]
-                kept = [row for row in rows[1:] if len(row) == len(rows[0]) and int(row[0]) <= resume_step]
-                storage.write_text(path, "".join(",".join(row) + "\n" for row in [rows[0], *kept]))
-        else:
-            path.unlink(missing_ok=True)
+        lines = _lines(path) if resume_step else []
+        path.unlink(missing_ok=True)
+        if lines and lines[0].startswith("step"):
+            self.columns = lines[0].split(",")
+            storage.write_text(path, "".join(line + "\n" for line in lines if self._kept(line, resume_step)))
+
+    def _kept(self, line: str, resume_step: int) -> bool:
+        """Whether a line is the header, or a whole row from before the point of resuming."""
+        assert self.columns is not None
+        values = line.split(",")
+        whole = len(values) == len(self.columns)
+        return whole and (values == self.columns or (values[0].isdecimal() and int(values[0][:18]) <= resume_step))
 
     def __call__(self, step: int, state: Any, metrics: Metrics) -> None:
         if self.columns is None:
@@ -160,7 +162,7 @@ class Checkpoints:
                 before = "the checkpoint before it is tried" if path != files[0] else "there is none before it"
                 self.say(f"{str(error).rstrip('.')}; {before}.")
                 continue
-            return Restored(int(metadata["step"]), state, json.loads(metadata["notes"]))
+            return Restored(int(metadata["step"]), state, storage.parse_json(metadata["notes"]))
         return Restored(0, like, {})
 
 
@@ -170,9 +172,8 @@ class JsonLines:
     def __init__(self, path: Path, resume_step: int = 0):
         self.path = path
         self.entries: list[dict[str, Any]] = []
-        if resume_step and path.exists():
-            lines = path.read_text(encoding="utf-8").splitlines()
-            self.entries = [entry for entry in map(_parse, lines) if entry and entry["step"] <= resume_step]
+        if resume_step:
+            self.entries = [entry for entry in map(_parse, _lines(path)) if entry and entry["step"] <= resume_step]
         self._rewrite()
 
     def append(self, entry: dict[str, Any]) -> None:
@@ -184,11 +185,19 @@ class JsonLines:
         storage.write_text(self.path, "".join(json.dumps(entry) + "\n" for entry in self.entries))
 
 
+def _lines(path: Path) -> list[str]:
+    """The lines of a log that may be missing or damaged."""
+    return path.read_text(encoding="utf-8", errors="replace").splitlines() if path.exists() else []
+
+
 def _parse(line: str) -> dict[str, Any] | None:
+    """The entry on a line; None where the line is damaged."""
     try:
-        return json.loads(line)
-    except json.JSONDecodeError:
+        entry = storage.parse_json(line)
+    except ValueError:
         return None
+    whole = isinstance(entry, dict) and type(entry.get("step")) is int and isinstance(entry.get("score"), int | float)
+    return entry if whole else None
 
 
 class Interrupt:

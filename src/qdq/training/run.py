@@ -127,6 +127,8 @@ def _check_folder(out: Path, config: Config, dataset: Dataset, resume: bool) -> 
     if present == {"config.json"}:  # stopped in its very first moment
         return True
     saved, identity = storage.read_json(out / "manifest.json"), _identity(config, dataset)
+    if not isinstance(saved, dict):
+        raise DataError(f"{out / 'manifest.json'} does not describe a run; choose another --name or --out.")
     if saved.get("dataset_sha256") != identity["dataset_sha256"]:
         raise UsageError(
             f"{out} was made from another dataset ({saved.get('dataset')}); choose another --name or --out."

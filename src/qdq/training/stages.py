@@ -102,7 +102,7 @@ def _find_or_train(
     digest = storage.content_hash(identity)
     if (path / "manifest.json").exists():
         manifest = storage.read_json(path / "manifest.json")
-        if manifest.get("identity") != identity:
+        if not isinstance(manifest, dict) or manifest.get("identity") != identity:
             raise UsageError(f"{path} holds another artefact than its name says; remove that folder and run again.")
         try:
             storage.load_checked(path / "model.safetensors")
