@@ -9,7 +9,7 @@ def stress(
     kills: int = 20,
     out: Path = Path("stress"),
     seed: int = 0,
-    steps: int = 2_000,
+    steps: int = 4_000,
     set: UseAppendAction[tuple[str, ...]] = (),
 ) -> None:
     """Train a small run of every stage, kill it at random moments, resume it each time, and compare with one left in peace.

@@ -22,12 +22,13 @@ SMALL = (
     "q_distribution.hidden=64,64",
     "q_distribution.groups=16",
     "q_dataset.stride=2",
-    "diffusion.steps=2000",
-    "consistency.steps=2000",
+    "diffusion.steps=4000",
+    "consistency.steps=4000",
     "algorithm.extraction_share=0.4",
     "algorithm.policy_hidden=64,64",
     "algorithm.critic_hidden=64,64",
     "training.batch_size=64",
+    "training.chunk=100",
     "training.checkpoint_every=200",
     "evaluation.every=400",
     "evaluation.episodes=2",
@@ -71,7 +72,14 @@ def stress(
         where = ["--out", str(out), "--name", name, "--resume"]
         return [sys.executable, "-m", "qdq.cli.main", *train, *where, *options]
 
-    whole = _live(command("undisturbed"), out / "undisturbed.log", lambda seconds: False)
+    birth = [0.0]
+
+    def watched(seconds: float) -> bool:
+        if not birth[0] and _rows(out, "undisturbed"):
+            birth[0] = seconds
+        return False
+
+    whole = _live(command("undisturbed"), out / "undisturbed.log", watched)
     if whole.exit_code != 0:
         raise DataError(f"The undisturbed run failed; {out / 'undisturbed.log'} says why.")
     rows = _rows(out, "undisturbed")
@@ -81,7 +89,7 @@ def stress(
     log = out / "disturbed.log"
     while True:
         left = kills - outcome.kills
-        fate = _fate(chance, out, left, rows, whole.seconds) if left > 0 else (lambda seconds: False)
+        fate = _fate(chance, out, left, rows, birth[0], whole.seconds) if left > 0 else (lambda seconds: False)
         life = _live(command("disturbed"), log, fate)
         outcome.lives.append(life)
         if life.exit_code == -signal.SIGKILL:
@@ -96,17 +104,19 @@ def stress(
     return outcome
 
 
-def _fate(chance: random.Random, out: Path, left: int, rows: int, length: float) -> Callable[[float], bool]:
+def _fate(
+    chance: random.Random, out: Path, left: int, rows: int, birth: float, length: float
+) -> Callable[[float], bool]:
     """When a life ends, asked every few milliseconds with its age.
 
-    One in four ends at some moment of a run's first quarter, loading and compiling included. The others end some rows
-    further in the logs, and a part of a row: so many rows that the kills that are left spread over what is left to do.
+    One in four ends while it is loading and compiling. The others end some rows further in the logs, and a part of a row:
+    so many rows that the kills that are left spread over what is left to do.
     """
     if chance.random() < 0.25:
-        moment = chance.uniform(0.0, 0.25 * length)
+        moment = chance.uniform(0.0, birth)
         return lambda seconds: seconds >= moment
     present = _rows(out, "disturbed")
-    goal = present + chance.uniform(0.0, 1.5 * max(rows - present, 0) / (left + 1))
+    goal = present + chance.uniform(0.0, max(rows - present, 0) / (left + 1))
     delay, reached = chance.uniform(0.0, length / rows), [0.0]
 
     def over(seconds: float) -> bool:
