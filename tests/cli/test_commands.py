@@ -1,6 +1,7 @@
 """The command line as a person meets it: a subprocess, its exit code, and what it leaves behind."""
 
 import json
+import resource
 import signal
 import subprocess
 import sys
@@ -49,10 +50,13 @@ def test_help_is_quick_and_does_not_import_jax(tmp_path: Path) -> None:
     code = "import sys, qdq.cli.main as m\ntry: m.main(['--help'])\nexcept SystemExit: pass\nassert 'jax' not in sys.modules and 'numpy' not in sys.modules"
     seconds = []
     for _ in range(3):
-        began = time.monotonic()
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
         subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, cwd=tmp_path, timeout=60)
-        seconds.append(time.monotonic() - began)
-    assert min(seconds) < 1.0  # half a second on an idle machine
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        seconds.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
+    assert (
+        min(seconds) < 0.75
+    )  # of processor time, which other work on the machine lengthens less; half of it when idle
 
 
 @pytest.mark.parametrize(

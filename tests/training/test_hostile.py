@@ -1,6 +1,5 @@
 """Hostile conditions: whatever happens to a run, it ends as if nothing had, or says in one sentence why it cannot."""
 
-import ctypes
 import dataclasses
 import json
 import os
@@ -112,18 +111,25 @@ def test_a_full_disk_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert differences(tmp_path / "whole", tmp_path / "full") == []
 
 
-def _without_root_powers() -> None:
-    """In the child: permissions hold for root, too."""
-    drop_from_bounding_set, override_permissions = 24, 1
-    ctypes.CDLL(None).prctl(drop_from_bounding_set, override_permissions, 0, 0, 0)
+WITHOUT_ROOT_POWERS = """
+import ctypes, os, sys
+drop_from_bounding_set, override_permissions = 24, 1  # so that permissions hold for root, too
+ctypes.CDLL(None).prctl(drop_from_bounding_set, override_permissions, 0, 0, 0)
+os.execv(sys.executable, [sys.executable, "-m", "qdq.cli.main", *sys.argv[1:]])
+"""
 
 
 def test_a_read_only_folder_gets_one_sentence(tmp_path: Path) -> None:
     write_npz(probe_dataset(0.3), tmp_path / "probe.npz")
     (tmp_path / "locked").mkdir(mode=0o555)
-    command = [sys.executable, "-m", "qdq.cli.main", "train", "probe.npz", "--algorithm", "bc", "--out", "locked"]
+    arguments = ["train", "probe.npz", "--algorithm", "bc", "--out", "locked"]
     finished = subprocess.run(
-        command, cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False, preexec_fn=_without_root_powers
+        [sys.executable, "-c", WITHOUT_ROOT_POWERS, *arguments],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
     )
     assert finished.returncode == 3, finished.stdout + finished.stderr
     assert "Traceback" not in finished.stderr

@@ -119,8 +119,12 @@ def _identity(config: Config, dataset: Dataset) -> dict[str, str]:
 
 def _check_folder(out: Path, config: Config, dataset: Dataset, resume: bool) -> bool:
     """True if the run folder is to be created; an existing one must be the same run and asked for with `resume`."""
-    present = {path.name for path in out.iterdir() if not path.name.startswith(".")} if out.is_dir() else set()
-    if not present and (out.is_dir() or not out.exists()):
+    if not out.exists():
+        return True
+    if not out.is_dir():
+        raise DataError(f"{out} is a file where a run folder is needed; move it, or choose another --name or --out.")
+    present = {path.name for path in out.iterdir() if not path.name.startswith(".")}
+    if not present:
         return True
     if not resume:
         raise UsageError(f"{out} exists already; add --resume to go on with it, or choose another --name or --out.")
