@@ -99,3 +99,12 @@ def calibration(quantiles: np.ndarray, observed: np.ndarray, marginal: np.ndarra
         "crps_skill": 1.0 - score / reference if reference > 0 else float("nan"),
         "pit_histogram": (heights / len(observed)).tolist(),
     }
+
+
+def describe_actions(kind: str, other_policy: str | None = None) -> str:
+    """A kind of actions in `quality.json`, in words."""
+    if kind.startswith("noise_"):
+        return f"recorded actions with noise up to {kind.removeprefix('noise_')}"
+    if kind == "other_policy":
+        return f"actions of {other_policy}"
+    return {"random": "random actions", "policy": "actions of the trained policy"}.get(kind, kind)
