@@ -17,7 +17,7 @@ def quality(
     /,
     states: int = 4096,
     seed: int = 0,
-    against: str | None = None,
+    against: str = "auto",
     columns: Path | None = None,
     json: bool = False,
 ) -> None:
@@ -30,8 +30,8 @@ def quality(
         dataset: The dataset that the run was trained on.
         states: How many states, and how many windows, are drawn for each measurement.
         seed: Seed of what is drawn: held-out episodes, states and actions.
-        against: Snapshot whose actions are compared with the recorded ones, such as hopper-expert, or none (default: the
-            expert of the environment, where there is one).
+        against: Snapshot whose actions are compared with the recorded ones, such as hopper-expert; auto is the expert of the
+            environment where there is one, none is none.
         columns: TOML file that maps the columns of a CSV or Parquet file.
         json: Print JSON instead of tables.
     """
@@ -47,7 +47,7 @@ def quality(
     opened = qdq.load_run(run)
     data = load_dataset(dataset, columns=columns)
     measuring.check_dataset(opened, data)
-    other = None if against == "none" else measuring.find_other_policy(data, against)
+    other = None if against == "none" else measuring.find_other_policy(data, None if against == "auto" else against)
     measured = measuring.quality(opened, data, other, states, seed, Silent() if json else choose())
     path = run / QUALITY
     storage.write_json(path, measured)
@@ -60,12 +60,13 @@ def quality(
 
 def _print_quality(measured: dict[str, Any], path: Path) -> None:
     from rich.console import Console
+    from rich.markup import escape
     from rich.table import Table
 
     from qdq.evaluation.measures import COVERAGES, describe_actions
 
     parts = [measured[name] for name in ("in_sample", "held_out")]
-    detection = Table(title=f"H on {measured['dataset']}")
+    detection = Table(title=escape(f"H on {measured['dataset']}"))
     calibration = Table(title="Learned Q distribution against recorded returns")
     for table, first in ((detection, "AUROC of H: recorded against"), (calibration, "calibration")):
         table.add_column(first)

@@ -28,7 +28,7 @@ from qdq.data.prepare import Prepared, prepare
 from qdq.data.tasks import recognise
 from qdq.errors import UsageError, suggest
 from qdq.evaluation.measures import auroc, border_quantile, calibration, share_within, starting_beta
-from qdq.online.acting import BehaviourPolicy, NumpyMLP
+from qdq.online.acting import BehaviourPolicy
 from qdq.online.snapshots import RECIPES, load_snapshots, snapshot_path
 from qdq.q_distribution import QDistribution
 from qdq.training import stages
@@ -277,25 +277,24 @@ def find_other_policy(dataset: Dataset, name: str | None = None) -> OtherPolicy 
 
     Without a name the expert of the environment's family (the medium level for expert data); None where there is none.
     """
-    environment = dataset.metadata.environment_id
-    families = [family for family, recipe in RECIPES.items() if recipe.environment_id == environment]
+    environment = (dataset.metadata.environment_id or "").split("-v")[0]
+    families = {family: recipe.environment_id.split("-v")[0] for family, recipe in RECIPES.items()}
     if name is None:
-        if not families or not snapshot_path(families[0]).exists():
+        own = next((family for family, known in families.items() if known == environment), None)
+        if own is None or not snapshot_path(own).exists():
             return None
-        task = dataset.metadata.task or dataset.name
-        known = recognise(task)
-        expert = (known.name if known else task) == f"{families[0]}-expert"
-        name = f"{families[0]}-{'medium' if expert else 'expert'}"
-    family, _, level = name.rpartition("-")
-    names = [f"{one}-{level}" for one in RECIPES for level in ("expert", "medium")]
+        recognised = recognise(dataset.metadata.task or dataset.name)
+        expert = recognised is not None and recognised.name == f"{own}-expert"
+        name = f"{own}-{'medium' if expert else 'expert'}"
+    names = [f"{family}-{level}" for family in families for level in ("expert", "medium")]
     if name not in names:
         raise UsageError(f"There is no snapshot {name!r}; {suggest(name, [*names, 'none'])}")
+    family, _, level = name.rpartition("-")
     loaded = load_snapshots(family)
-    step = loaded.levels.expert if level == "expert" else loaded.levels.medium
-    policy = loaded.snapshots[step].policy(loaded.algorithm)
-    layers = getattr(policy, "network", NumpyMLP([])).layers
-    if not layers or len(layers[0][0]) != dataset.observation_size:
+    snapshot = loaded.snapshots[loaded.levels.expert if level == "expert" else loaded.levels.medium]
+    fits = len(snapshot.layers[0][0]) == dataset.observation_size
+    if not fits or (environment and environment != families[family]):
         raise UsageError(
             f"Snapshot {name!r} acts in another environment than dataset {dataset.name!r}; use --against none."
         )
-    return OtherPolicy(name, policy)
+    return OtherPolicy(name, snapshot.policy(loaded.algorithm))

@@ -146,7 +146,7 @@ def _histogram(row: Row, quality: dict[str, Any]) -> Chart:
         "Level of each recorded return in the distribution learned for its state and action (PIT): flat is calibrated, high ends "
         "are a distribution that is too narrow, a high middle is one that is too wide."
     )
-    top = 1.3 * max(float(np.max(one.y)) for one in series)
+    top = 1.3 * max(float(np.max(one.y)) for one in series) or 1.0
     flat = Mark("y", 1.0, "calibrated", "vermillion")
     panel = Panel("", "level of the recorded return", "density", series, [flat], y_limits=(0.0, top))
     return Chart(f"pit-{row.task}-{row.method}", f"{row.task}, {row.method}", caption, [panel], size=(4.9, 3.2))
