@@ -1,5 +1,6 @@
 """The quality of the uncertainty of a small real run: measured, printed, reported; and H beside the critic's true error."""
 
+import copy
 import json
 import shutil
 from collections.abc import Iterator
@@ -12,7 +13,7 @@ import numpy as np
 import pytest
 
 import qdq
-from qdq import algorithms, storage
+from qdq import algorithms, presets, storage
 from qdq.algorithms.problem import Problem
 from qdq.data.npz import write_npz
 from qdq.errors import DataError, UsageError
@@ -20,8 +21,10 @@ from qdq.evaluation import quality
 from qdq.evaluation.measures import spearman
 from qdq.report.methods import gather
 from qdq.report.page import build
-from qdq.report.runs import find_runs
+from qdq.report.quality import section
+from qdq.report.runs import PANEL_ARRAYS, PANELS, find_runs
 from qdq.training.display import Silent
+from qdq.training.run import execute
 from qdq.training.seeds import Saved
 from tests.algorithms.test_contract import overrides
 from tests.cli.test_commands import qdq as command
@@ -31,12 +34,19 @@ from tests.probes import optimal_values, probe_dataset, uneven_probe
 HOSTILE = "<script>alert('x')</script>"
 STEPS = 600
 STATES = 256  # the same everywhere, so that every program is compiled once
-CHANGES = (*overrides("qdq"), "quantile.steps=600", "algorithm.critic_learning_rate=0.001")
+CHANGES = (
+    *overrides("qdq"),
+    "quantile.steps=600",
+    "algorithm.critic_learning_rate=0.001",
+    "algorithm.extraction_share=0",
+)
 
 
-def fit(out: Path, name: str) -> qdq.Run:
-    options: dict[str, Any] = {"steps": STEPS, "out": out, "name": name, "overrides": CHANGES, "display": Silent()}
-    return qdq.train(uneven_probe(name=HOSTILE), "qdq", "fast", [0], **options)
+def fit(path: Path) -> qdq.Run:
+    """A run without its pictures."""
+    config, _ = presets.build("qdq", "fast", None, CHANGES, STEPS)
+    execute(uneven_probe(name=HOSTILE), config, [0], path, display=Silent())
+    return qdq.load_run(path)
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +55,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     path = tmp_path_factory.mktemp("quality")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("QDQ_CACHE", str(path / "cache"))
-        fit(path, "one")
+        fit(path / "one")
         write_npz(uneven_probe(name=HOSTILE), path / "data.npz")
         yield path
 
@@ -63,11 +73,19 @@ class Corner:
         return np.ones((len(observation), 1), np.float32)
 
 
-def test_everything_is_measured_twice_and_the_same_each_time(folder: Path) -> None:
-    run, data = qdq.load_run(folder / "one"), uneven_probe(name=HOSTILE)
-    other = quality.OtherPolicy("corner", Corner())
-    found = quality.quality(run, data, other, states=STATES)
-    assert found == quality.quality(run, data, other, states=STATES)
+def measure(folder: Path) -> dict[str, Any]:
+    other = quality.OtherPolicy(HOSTILE, Corner())
+    return quality.quality(qdq.load_run(folder / "one"), uneven_probe(name=HOSTILE), other, states=STATES)
+
+
+@pytest.fixture(scope="module")
+def measured(folder: Path) -> dict[str, Any]:
+    return measure(folder)
+
+
+def test_everything_is_measured_twice_and_the_same_each_time(folder: Path, measured: dict[str, Any]) -> None:
+    found = measured
+    assert found == measure(folder)
     kinds = {"random", "noise_0.05", "noise_0.1", "noise_0.2", "noise_0.5", "noise_1", "other_policy", "policy"}
     for part in (found["in_sample"], found["held_out"]):
         assert set(part["auroc"]) == kinds
@@ -80,7 +98,6 @@ def test_everything_is_measured_twice_and_the_same_each_time(folder: Path) -> No
     assert found["held_out"]["calibration"]["episodes"] == 80
     assert found["held_out"]["calibration"]["windows"] == 160  # two of each episode, with stride 1
     assert found["in_sample"]["calibration"]["windows"] == STATES
-    assert set(quality.quality(run, data, states=STATES)["held_out"]["auroc"]) == kinds - {"other_policy"}
 
 
 def test_h_of_the_same_numbers_as_the_interface(folder: Path) -> None:
@@ -130,27 +147,36 @@ def test_the_commands(folder: Path, tmp_path: Path) -> None:
     assert saved["states"] == STATES
     assert saved["other_policy"] is None
 
+    assert "other_policy" not in saved["held_out"]["auroc"]
     write_npz(probe_dataset(0.3), tmp_path / "else.npz")
     assert "was not trained on dataset 'probe'" in sentence(
         command("quality", "one", "else.npz", cwd=tmp_path, expect=2)
     )
-    suggested = json.loads(command("suggest-beta", "one", "--json", cwd=tmp_path).stdout)
-    assert 0.5 <= suggested["beta"] <= 0.95
+
+
+def test_beta_from_what_a_run_saved(folder: Path, tmp_path: Path) -> None:
+    shutil.copytree(folder / "one", tmp_path / "one")
+    assert "give its dataset as well" in sentence(command("suggest-beta", "one", cwd=tmp_path, expect=3))
+    arrays = dict.fromkeys(PANEL_ARRAYS, np.linspace(0.0, 1.0, 1001, dtype=np.float32))
+    arrays["random_uncertainty"] = arrays["recorded_uncertainty"] * np.float32(0.95 / 0.8)
+    np.savez(tmp_path / "one" / PANELS, **arrays)  # type: ignore[arg-type]
+    found = json.loads(command("suggest-beta", "one", "--json", cwd=tmp_path).stdout)
+    assert found["beta"] == 0.8
+    assert found["auroc"] == pytest.approx(1 - 0.5 * 0.8 / 0.95, abs=0.01)  # of two uniform distributions
+    assert "algorithm.beta=0.8" in command("suggest-beta", "one", cwd=tmp_path).stdout
     assert "not a run folder" in sentence(command("suggest-beta", "nowhere", cwd=tmp_path, expect=3))
 
 
-def test_the_report_shows_what_was_measured(folder: Path, tmp_path: Path) -> None:
+def test_the_report_shows_what_was_measured(folder: Path, measured: dict[str, Any], tmp_path: Path) -> None:
     shutil.copytree(folder / "one", tmp_path / "one")
-    _, page = build(gather(find_runs([tmp_path / "one"])))
-    assert "<h2>Quality of the uncertainty</h2>" in page
-    assert "Not measured" in page
-    found = quality.quality(qdq.load_run(tmp_path / "one"), uneven_probe(name=HOSTILE), states=STATES)
-    found["other_policy"] = HOSTILE
-    for part in ("in_sample", "held_out"):
-        found[part]["auroc"]["other_policy"] = 0.625
-        found[part]["auroc"][HOSTILE] = 0.375
+    text, charts = section(gather(find_runs([tmp_path / "one"])))
+    assert "Not measured" in text
+    assert not charts
+    found = copy.deepcopy(measured)
+    found["in_sample"]["auroc"][HOSTILE] = 0.375
     storage.write_json(tmp_path / "one" / "quality.json", found)
     made, page = build(gather(find_runs([tmp_path / "one"])))
+    assert "<h2>Quality of the uncertainty</h2>" in page
     assert "Not measured" not in page
     assert "alert('x')</script>" not in page
     assert f'data-value="{found["held_out"]["calibration"]["crps_skill"]}"' in page
@@ -158,7 +184,7 @@ def test_the_report_shows_what_was_measured(folder: Path, tmp_path: Path) -> Non
     found["held_out"]["calibration"]["pit_histogram"] = [1.0]
     storage.write_json(tmp_path / "one" / "quality.json", found)
     with pytest.raises(DataError, match="measure it again"):
-        build(gather(find_runs([tmp_path / "one"])))
+        section(gather(find_runs([tmp_path / "one"])))
 
 
 def true_error_correlation(run: qdq.Run, observations: np.ndarray, actions: np.ndarray) -> float:
@@ -186,4 +212,4 @@ def test_h_beside_the_true_error_of_the_critic(folder: Path, tmp_path: Path) -> 
     recorded = true_error_correlation(run, data.current_observations, data.actions)
     print(f"Spearman correlation of H and |Q - Q*|: {everywhere:.3f} on a grid, {recorded:.3f} at recorded actions")
     assert -1.0 <= recorded <= 1.0
-    assert everywhere == true_error_correlation(fit(tmp_path, "again"), *grid)
+    assert everywhere == true_error_correlation(fit(tmp_path / "again"), *grid)
