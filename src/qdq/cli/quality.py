@@ -145,7 +145,8 @@ def suggest_beta(
         print(json_module.dumps({"beta": beta, "border_quantile": quantile, "auroc": area, "states": len(recorded)}))
         return
     print(
-        f"95 % of the recorded actions have an H that {quantile:.0%} of random actions stay below (paper: about 75 %)."
+        f"The 95 % quantile of H over recorded actions is the {100 * quantile:.0f} % quantile over random ones "
+        "(the paper: about 75 %)."
     )
     print(f"Start with beta = {beta:g}: --set algorithm.beta={beta:g}")
     if quantile >= measures.RECORDED_QUANTILE:
