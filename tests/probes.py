@@ -29,6 +29,24 @@ def probe_dataset(
     return from_arrays(observations, actions, rewards, step == 1, metadata=Metadata(name, **metadata))
 
 
+def uneven_probe(episodes: int = 800, seed: int = 0, name: str = "uneven") -> Dataset:
+    """The same two steps, but where s > 0 data is sparse (one state in ten) and its rewards are noisy (std 0.3)."""
+    random = np.random.default_rng(seed)
+    count = 2 * episodes
+    s = random.uniform(0, 1, count) * np.where(random.uniform(size=count) < 0.1, 1.0, -1.0)
+    step = np.arange(count) % 2
+    actions = np.clip(0.5 * s + random.uniform(-0.5, 0.5, count), -1, 1)
+    rewards = 1.0 - np.square(actions - 0.5 * s) + np.where(s > 0, random.normal(0.0, 0.3, count), 0.0)
+    observations = np.stack([s, step], axis=1).astype(np.float32)
+    return from_arrays(observations, actions[:, None].astype(np.float32), rewards, step == 1, metadata=Metadata(name))
+
+
+def optimal_values(observations: np.ndarray, actions: np.ndarray, discount: float) -> np.ndarray:
+    """Q* of both probes: the expected reward, and before the last step the discounted best one (1) after it."""
+    s, step = observations[:, 0], observations[:, 1]
+    return 1.0 - np.square(actions[:, 0] - 0.5 * s) + np.where(step == 1, 0.0, discount)
+
+
 class KnownDistribution(eqx.Module):
     """Windows from a known conditional distribution of Q over one state and one action dimension."""
 

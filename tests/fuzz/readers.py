@@ -311,7 +311,7 @@ def _make_run(folder: Path) -> None:
     from qdq import algorithms, presets, q_distribution, storage
     from qdq.algorithms.problem import Problem
     from qdq.normalisers import identity
-    from qdq.report.runs import PANEL_ARRAYS, PANELS
+    from qdq.report.runs import PANEL_ARRAYS, PANELS, QUALITY
     from qdq.training import stages
     from qdq.training.deployed import DeployedPolicy
 
@@ -360,6 +360,25 @@ def _make_run(folder: Path) -> None:
     result = {"dataset": {"behaviour_score": 3.0}, "stages": {"quantile": {"seconds": 2.0}}, "seeds": [outcome]}
     storage.write_json(folder / "result.json", result)
     storage.write_json(folder / "data_card.json", {"score": 3.0, "name": "walk"})
+    storage.write_json(folder / QUALITY, _quality())
+
+
+def _quality() -> dict[str, Any]:
+    calibration = {
+        "windows": 100,
+        "episodes": 10,
+        "coverage": {"50%": 0.5, "80%": 0.75, "95%": 0.9},
+        "crps": 1.5,
+        "crps_skill": 0.25,
+        "pit_histogram": 20 * [0.05],
+    }
+    part = {
+        "auroc": {"random": 0.6, "noise_0.1": 0.5, "other_policy": 0.4},
+        "action_share": 0.1,
+        "border_quantile": 0.9,
+    }
+    part |= {"starting_beta": 0.9, "calibration": calibration}
+    return {"dataset_sha256": "0", "other_policy": "walk-expert", "in_sample": part, "held_out": part}
 
 
 def _read_run(folder: Path) -> None:
@@ -376,9 +395,12 @@ def _read_run(folder: Path) -> None:
 
 
 def _read_report(folder: Path) -> None:
+    from qdq.report.methods import Evidence, Row
+    from qdq.report.quality import section
     from qdq.report.runs import find_runs, mean_curve
 
     for run in find_runs([folder]):
+        assert section(Evidence([run], [Row("walk", "QDQ", [run], run.seeds)]))[1]
         _ = (run.name, run.dataset, run.algorithm, run.preset, run.steps, run.task, run.unit, run.finished, run.stages)
         _ = (run.panels, run.data_card, run.behaviour_score)
         for seed in run.seeds:
@@ -430,6 +452,7 @@ REPORT_FILES = {
     "config.json": "json",
     "result.json": "json",
     "data_card.json": "json",
+    "quality.json": "json",
     "q_distribution/panels.npz": "bytes",
     "seed_0/outcome.json": "json",
     "seed_1/progress.json": "json",

@@ -75,7 +75,7 @@ def test_the_page_is_the_same_each_time(runs: Path) -> None:
 @pytest.mark.parametrize("folder", ["hostile", "bc", "nested"])
 def test_pages_of_little_still_stand(folder: str, runs: Path) -> None:
     page, text = build(gather(find_runs([runs / folder])))
-    assert len(page.sections) == 10
+    assert len(page.sections) == 11
     assert 'class="none"' in text
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import tyro
 
-from qdq.cli import bench, data, demo, evidence, online, presets, runs, stages, stress, sweep
+from qdq.cli import bench, data, demo, evidence, online, presets, quality, runs, stages, stress, sweep
 from qdq.errors import QDQError
 
 Commands = dict[str, Callable[..., Any]]
@@ -43,6 +43,8 @@ COMMANDS: Commands = {
     "sweep": sweep.sweep,
     "evaluate": runs.evaluate,
     "uncertainty": runs.uncertainty,
+    "quality": quality.quality,
+    "suggest-beta": quality.suggest_beta,
     "report": evidence.report,
     "table": evidence.table,
     "figures": evidence.figures,

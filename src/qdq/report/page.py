@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from qdq import storage
-from qdq.report import charts, comparisons, html, plots, published, reproduce
+from qdq.report import charts, comparisons, html, plots, published, quality, reproduce
 from qdq.report.charts import Chart
 from qdq.report.data_card import card_body, card_charts, origin
 from qdq.report.methods import NAMES, Evidence, Row, differences
@@ -62,6 +62,7 @@ def build(evidence: Evidence) -> tuple[Page, str]:
     page.add("Comparison", _comparison(page, evidence))
     page.add("Q distribution", _q_distributions(page, evidence))
     page.add("Uncertainty", _uncertainty(page, evidence))
+    page.add("Quality of the uncertainty", _quality(page, evidence))
     page.add("Time", _time(page, evidence))
     page.add("Settings", _settings(evidence))
     page.add("Data", _data(page, evidence))
@@ -268,6 +269,11 @@ def _uncertainty(page: Page, evidence: Evidence) -> str:
         "the three curves lie on each other, it does not tell recorded from random actions on this data."
     )
     return f"<p>{note}</p>{page.figures(made, 'plots wide')}" if made else _missing(NO_PANELS)
+
+
+def _quality(page: Page, evidence: Evidence) -> str:
+    text, made = quality.section(evidence)
+    return text + page.figures(made, "plots wide")
 
 
 def _time(page: Page, evidence: Evidence) -> str:

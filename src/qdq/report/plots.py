@@ -7,6 +7,7 @@ import numpy as np
 
 from qdq import storage
 from qdq.data.episodes import Dataset
+from qdq.evaluation.measures import border_quantile
 from qdq.report.charts import Chart, Mark, Panel, Series, save_picture
 from qdq.report.methods import NAMES, Row
 from qdq.report.runs import SavedRun, SavedSeed, mean_curve, read_run
@@ -150,8 +151,7 @@ def uncertainty(panels: dict[str, np.ndarray], title: str) -> Panel:
 
 def random_quantile(panels: dict[str, np.ndarray]) -> float:
     """The paper's check: which quantile of H over random actions the 95 % quantile over recorded ones is."""
-    border = np.quantile(panels["recorded_uncertainty"], 0.95)
-    return float((panels["random_uncertainty"] <= border).mean())
+    return border_quantile(panels["recorded_uncertainty"], panels["random_uncertainty"])
 
 
 def _logged(

@@ -17,6 +17,7 @@ from qdq.data.tasks import recognise
 from qdq.errors import DataError, UsageError
 
 PANELS = Path("q_distribution") / "panels.npz"
+QUALITY = "quality.json"
 PANEL_ARRAYS = (  # the arrays in that file; see `qdq.report.panels`
     "window_returns",
     "window_samples",
@@ -123,6 +124,14 @@ class SavedRun:
         if set(arrays) != set(PANEL_ARRAYS) or not sound:
             raise DataError(f"{path} does not hold what it should; run `qdq train` with --resume to write it again.")
         return arrays
+
+    @cached_property
+    def quality(self) -> dict[str, Any] | None:
+        """What `qdq quality` measured; None where it was not asked to."""
+        from qdq.report.quality import checked
+
+        path = self.path / QUALITY
+        return checked(storage.read_json(path), path) if path.exists() else None
 
     @cached_property
     def stages(self) -> dict[str, float]:

@@ -1,0 +1,172 @@
+"""Commands about the quality of the uncertainty: quality, suggest-beta."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import tyro
+from tyro.conf import Positional
+
+from qdq.cli.runs import DatasetArgument, RunArgument
+
+OptionalDataset = Annotated[Positional[str | None], tyro.conf.arg(metavar="DATASET")]
+
+
+def quality(
+    run: RunArgument,
+    dataset: DatasetArgument,
+    /,
+    states: int = 4096,
+    seed: int = 0,
+    against: str = "auto",
+    columns: Path | None = None,
+    json: bool = False,
+) -> None:
+    """Measure what the uncertainty of a run is worth, and keep it in the run folder as quality.json.
+
+    The calibration needs a second Q distribution, learned on 90 % of the episodes; it is kept in the cache.
+
+    Args:
+        run: Run folder of algorithm qdq.
+        dataset: The dataset that the run was trained on.
+        states: How many states, and how many windows, are drawn for each measurement.
+        seed: Seed of what is drawn: held-out episodes, states and actions.
+        against: Snapshot whose actions are compared with the recorded ones, such as hopper-expert; auto is the expert of the
+            environment where there is one, none is none.
+        columns: TOML file that maps the columns of a CSV or Parquet file.
+        json: Print JSON instead of tables.
+    """
+    import json as json_module
+
+    import qdq
+    from qdq import storage
+    from qdq.data.load import load_dataset
+    from qdq.evaluation import quality as measuring
+    from qdq.report.runs import QUALITY
+    from qdq.training.display import Silent, choose
+
+    opened = qdq.load_run(run)
+    data = load_dataset(dataset, columns=columns)
+    measuring.check_dataset(opened, data)
+    other = None if against == "none" else measuring.find_other_policy(data, None if against == "auto" else against)
+    measured = measuring.quality(opened, data, other, states, seed, Silent() if json else choose())
+    path = run / QUALITY
+    storage.write_json(path, measured)
+    measured = storage.read_json(path)  # as everybody else will read it
+    if json:
+        print(json_module.dumps(measured))
+    else:
+        _print_quality(measured, path)
+
+
+def _print_quality(measured: dict[str, Any], path: Path) -> None:
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.table import Table
+
+    from qdq.evaluation.measures import COVERAGES, describe_actions
+
+    parts = [measured[name] for name in ("in_sample", "held_out")]
+    detection = Table(title=escape(f"H on {measured['dataset']}"))
+    calibration = Table(title="Learned Q distribution against recorded returns")
+    for table, first in ((detection, "AUROC of H: recorded against"), (calibration, "calibration")):
+        table.add_column(first)
+        for column in ("all data", "held out"):
+            table.add_column(column, justify="right")
+
+    def add(table: Table, label: str, values: list[float | None], digits: int = 2) -> None:
+        table.add_row(label, *("" if value is None else f"{value:.{digits}f}" for value in values))
+
+    def each(*keys: str) -> list[Any]:
+        """One number of each part; none of a part that could not be measured."""
+        found = []
+        for part in parts:
+            for key in keys:
+                part = part[key] if part is not None else None
+            found.append(part)
+        return found
+
+    for kind in parts[0]["auroc"]:
+        add(detection, describe_actions(kind, measured["other_policy"]), each("auroc", kind))
+    if measured["other_policy"] is None:
+        detection.add_row("actions of another policy", "not measured", "")
+    detection.add_section()
+    add(detection, "share of var(log H) due to the action", each("action_share"))
+    add(detection, "95 % of recorded = this quantile of random", each("border_quantile"))
+    for share in COVERAGES:
+        label = f"{share:.0%}"
+        add(calibration, f"inside the {share:.0%} interval".replace("%", " %"), each("calibration", "coverage", label))
+    add(calibration, "CRPS, in reward units", each("calibration", "crps"))
+    add(calibration, "CRPS skill over the marginal distribution", each("calibration", "crps_skill"))
+    add(calibration, "windows", each("calibration", "windows"), 0)
+    add(calibration, "episodes", each("calibration", "episodes"), 0)
+    console = Console(highlight=False)
+    console.print(detection)
+    console.print(calibration)
+    if parts[1] is None:
+        console.print("Nothing could be held out: the dataset has a single episode.")
+    console.print(f"Written to {path}", soft_wrap=True, markup=False)
+
+
+def suggest_beta(
+    run: RunArgument,
+    dataset: OptionalDataset = None,
+    /,
+    states: int = 4096,
+    seed: int = 0,
+    columns: Path | None = None,
+    json: bool = False,
+) -> None:
+    """The beta to start tuning with, by the paper's comparison of H over recorded and over random actions.
+
+    Args:
+        run: Run folder of algorithm qdq.
+        dataset: The dataset that the run was trained on, to measure H anew (default: what the run saved when it finished).
+        states: How many states of the dataset are drawn.
+        seed: Seed of the states and the random actions.
+        columns: TOML file that maps the columns of a CSV or Parquet file.
+        json: Print JSON instead of sentences.
+    """
+    import json as json_module
+
+    from qdq.evaluation import measures
+
+    if dataset is None:
+        recorded, random = _saved_uncertainty(run)
+    else:
+        import qdq
+        from qdq.data.load import load_dataset
+        from qdq.evaluation.quality import recorded_and_random
+
+        opened = qdq.load_run(run)
+        recorded, random = recorded_and_random(opened, load_dataset(dataset, columns=columns), states, seed)
+    quantile, area = measures.border_quantile(recorded, random), measures.auroc(recorded, random)
+    beta = measures.starting_beta(quantile)
+    if json:
+        print(json_module.dumps({"beta": beta, "border_quantile": quantile, "auroc": area, "states": len(recorded)}))
+        return
+    print(
+        f"The 95 % quantile of H over recorded actions is the {100 * quantile:.0f} % quantile over random ones "
+        "(the paper: about 75 %)."
+    )
+    print(f"Start with beta = {beta:g}: --set algorithm.beta={beta:g}")
+    if quantile >= measures.RECORDED_QUANTILE:
+        print(
+            f"H does not set random actions apart here (AUROC {area:.2f}), so nothing speaks for one beta over another."
+        )
+    elif quantile < measures.BETAS[0]:
+        print("The check itself gives less; beta also weighs every value off the risk set, so it stops there.")
+
+
+def _saved_uncertainty(run: Path) -> tuple[Any, Any]:
+    """H of recorded and of random actions as a finished run saved them."""
+    from qdq.errors import DataError
+    from qdq.report.runs import read_run
+
+    if not (run / "manifest.json").exists():
+        raise DataError(f"{run} is not a run folder (it has no manifest.json).")
+    panels = read_run(run).panels
+    if panels is None:
+        raise DataError(
+            f"{run} has saved no H of recorded and random actions; give its dataset as well: qdq suggest-beta RUN DATASET."
+        )
+    return panels["recorded_uncertainty"], panels["random_uncertainty"]
