@@ -9,6 +9,7 @@ import pytest
 
 import qdq
 from qdq.cli.main import main
+from qdq.cli.offline import describe
 from qdq.data.npz import write_npz
 from qdq.training import seeds
 from qdq.training.display import Silent
@@ -69,24 +70,24 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
 
     wrong = sentence(command(*ope, "other.npz", cwd=tmp_path, expect=2))
     assert "other.npz is not the dataset that" in wrong
-    answer = json.loads(command(*ope, "data.npz", "--steps", "200", "--json", cwd=tmp_path).stdout)
-    (policy,) = answer["policies"]
-    assert policy["interval_95"][0] < policy["value"] < policy["interval_95"][1]
-    assert answer["held_out_episodes"] == 12
-    assert answer["ranking"] is None
-    assert not (run.path / "fqe.json").exists()
-
     lines = [{"step": step, "score": 0.0, "returns": [step, step + 2.0]} for step in (100, 200, 300, 400)]
     (run.path / "seed_0" / "evaluations.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines) + "{dam")
-    main([*ope, str(tmp_path / "data.npz"), "--steps", "200", "--checkpoints"])
-    shown = capsys.readouterr().out
-    assert "discounted values (0.99 per step)" in shown
-    assert "rank correlation with true returns over 4 policies" in shown
+    answer = json.loads(command(*ope, "data.npz", "--steps", "200", "--checkpoints", "--json", cwd=tmp_path).stdout)
+    for policy in answer["policies"]:
+        assert policy["interval_95"][0] < policy["value"] < policy["interval_95"][1]
+    assert answer["held_out_episodes"] == 12
     saved = json.loads((run.path / "fqe.json").read_text())
+    assert saved == {name: value for name, value in answer.items() if name != "run"}
     assert [row["step"] for row in saved["policies"]] == [100, 200, 300, 400]
     assert [row["mean_return"] for row in saved["policies"]] == [101.0, 201.0, 301.0, 401.0]
     assert saved["ranking"]["policies"] == 4
     assert saved["settings"]["discount"] == 0.99
+
+    describe(answer, 0.99, run.path)
+    shown = capsys.readouterr().out
+    assert "discounted values (0.99 per step)" in shown
+    assert "seed 0, step 400: " in shown
+    assert "rank correlation with true returns over 4 policies" in shown
 
 
 @pytest.mark.parametrize(

@@ -66,10 +66,11 @@ def evaluate_offline(
     if as_json:
         print(json.dumps(result))
     else:
-        _print(result, config.discount, run if checkpoints else None)
+        describe(result, config.discount, run if checkpoints else None)
 
 
-def _print(result: dict[str, Any], discount: float, folder: Path | None) -> None:
+def describe(result: dict[str, Any], discount: float, folder: Path | None) -> None:
+    """Print the estimates for a person."""
     print(
         f"discounted values ({discount:g} per step); the {result['held_out_episodes']} held-out episodes themselves: "
         f"{result['recorded_value']:.4g}"

@@ -46,7 +46,7 @@ class Config:
     batch_size: int = setting(256, "transitions per step")
     learning_rate: float = setting(3e-4, "Adam's first learning rate; it falls to zero along a cosine")
     target_rate: float = setting(
-        0.02, "moving-average rate of the targets; they forget in 1 / rate / (1 - discount) steps"
+        0.1, "moving-average rate of the targets; they forget in 1 / rate / (1 - discount) steps"
     )
     hidden: tuple[int, ...] = setting((128, 128), "units of each hidden layer of the critics")
     fits: int = setting(2, "critics with different starts, each evaluated for itself")
