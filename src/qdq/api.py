@@ -23,8 +23,10 @@ from qdq.q_distribution import QDistribution
 from qdq.training.compilation import configure_jax
 from qdq.training.deployed import DeployedPolicy
 from qdq.training.display import Display, choose
+from qdq.training.hooks import read_entries
 from qdq.training.layout import leading
 from qdq.training.run import execute, load_adopted
+from qdq.training.seeds import POLICIES
 from qdq.uncertainty import Config as UncertaintyConfig
 from qdq.uncertainty import mean_and_std
 
@@ -108,17 +110,33 @@ class Run:
         if seed not in self.seeds:
             raise UsageError(f"{self.path} has no finished seed {seed}; it has {', '.join(map(str, self.seeds))}.")
         if seed not in self._policies:
-            sizes = self.manifest["observation_size"], self.manifest["action_size"]
-            module = algorithms.get(self.config.algorithm_name)
-            problem = Problem(*sizes, self.config.training.steps, 0.0, 1.0)
-            network = jax.eval_shape(
-                lambda key: module.policy(module.init(self.config.algorithm, problem, key)), jax.random.key(0)
-            )
-            # As shapes: what a manifest claims is compared with the file before anything of that size is made.
-            like = DeployedPolicy(network, *(jax.eval_shape(lambda size=size: identity(size)) for size in sizes))
-            path = self.path / f"seed_{seed}" / "policy.safetensors"
-            self._policies[seed] = _finite(path, storage.load_pytree(path, like)[0])
+            self._policies[seed] = self._load_policy(self.path / f"seed_{seed}" / "policy.safetensors")
         return self._policies[seed]
+
+    def kept_policies(self, seed: int) -> dict[int, DeployedPolicy]:
+        """The policies that a seed kept along the way (`evaluation.keep_policies`), by their step."""
+        files = sorted((self.path / f"seed_{seed}" / POLICIES).glob("step_*.safetensors"))
+        numbers = [path.stem.removeprefix("step_") for path in files]
+        found = zip(numbers, files, strict=True)
+        return {int(number): self._load_policy(path) for number, path in found if number.isdecimal()}
+
+    def mean_returns(self, seed: int) -> dict[int, float]:
+        """The mean return of every evaluation of a seed, by its step."""
+        entries = read_entries(self.path / f"seed_{seed}" / "evaluations.jsonl")
+        lists = {entry["step"]: entry.get("returns") for entry in entries}
+        whole = {k: v for k, v in lists.items() if isinstance(v, list) and v and all(map(_is_number, v))}
+        return {step: float(np.mean(returns)) for step, returns in whole.items()}
+
+    def _load_policy(self, path: Path) -> DeployedPolicy:
+        sizes = self.manifest["observation_size"], self.manifest["action_size"]
+        module = algorithms.get(self.config.algorithm_name)
+        problem = Problem(*sizes, self.config.training.steps, 0.0, 1.0)
+        network = jax.eval_shape(
+            lambda key: module.policy(module.init(self.config.algorithm, problem, key)), jax.random.key(0)
+        )
+        # As shapes: what a manifest claims is compared with the file before anything of that size is made.
+        like = DeployedPolicy(network, *(jax.eval_shape(lambda size=size: identity(size)) for size in sizes))
+        return _finite(path, storage.load_pytree(path, like)[0])
 
     def policy(self, observations: np.ndarray, seed: int | None = None) -> np.ndarray:
         """Actions, in their own units, for one observation or a batch."""

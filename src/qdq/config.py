@@ -44,6 +44,7 @@ class EvaluationConfig:
     every: int = setting(5_000, "steps between evaluations", "paper, Figure 9")
     episodes: int = setting(10, "episodes per evaluation", PAPER_TABLE_4)
     last: int = setting(5, "evaluations at the end whose mean is the final score")
+    keep_policies: bool = setting(False, "save the policy at every evaluation, also where there is no environment")
 
 
 @dataclass(frozen=True)

@@ -339,6 +339,8 @@ def _make_run(folder: Path) -> None:
     module, problem, key = algorithms.get("qdq"), Problem(3, 2, 400, 0.0, 1.0), jax.random.key(0)
     policy = DeployedPolicy(module.policy(module.init(config.algorithm, problem, key)), identity(3), identity(2))
     storage.save_pytree(folder / "seed_0" / "policy.safetensors", policy)
+    storage.save_pytree(folder / "seed_0" / "policies" / "step_000000200.safetensors", policy)
+    storage.write_text(folder / "seed_0" / "evaluations.jsonl", '{"step": 200, "score": 1.5, "returns": [1.0, 2.5]}\n')
     network = q_distribution.build_network(config.q_distribution, 3, 2, key)
     storage.save_pytree(folder / "q_distribution" / "model.safetensors", network)
     origin = {"dataset_sha256": manifest["dataset_sha256"], "format": stages.FORMAT}
@@ -387,11 +389,12 @@ def _read_run(folder: Path) -> None:
     import qdq
 
     run = qdq.load_run(folder)
-    for tree in (run.deployed_policy(), run.distribution):
+    for tree in (run.deployed_policy(), run.distribution, *run.kept_policies(0).values()):
         assert all(np.isfinite(np.asarray(leaf)).all() for leaf in jax.tree.leaves(tree)), "weights that are no numbers"
     assert np.isfinite(run.uncertainty_border()), "a border that is no number"
     assert run.uncertainty_rule.nodes > 0
     assert isinstance(run.result, dict)
+    assert all(np.isfinite(value) for value in run.mean_returns(0).values()), "a return that is no number"
 
 
 def _read_report(folder: Path) -> None:
@@ -443,6 +446,8 @@ RUN_FILES = {
     "config.json": "json",
     "result.json": "json",
     "seed_0/policy.safetensors": "safetensors",
+    "seed_0/policies/step_000000200.safetensors": "safetensors",
+    "seed_0/evaluations.jsonl": "text",
     "q_distribution/model.safetensors": "safetensors",
     "q_distribution/manifest.json": "json",
     "q_distribution/rule.json": "json",

@@ -99,15 +99,43 @@ def _print_result(run: Any) -> None:
     console.print(f"Everything is in {run.path}", soft_wrap=True, markup=False)
 
 
-def evaluate(run: RunArgument, /, episodes: int = 10, seed: int = 0, json: bool = False) -> None:
-    """Play fresh episodes with every trained policy of a run.
+def evaluate(
+    run: RunArgument,
+    /,
+    episodes: int = 10,
+    seed: int = 0,
+    json: bool = False,
+    ope: Literal["fqe"] | None = None,
+    dataset: str | None = None,
+    columns: Path | None = None,
+    checkpoints: bool = False,
+    steps: int | None = None,
+    discount: float | None = None,
+) -> None:
+    """Play fresh episodes with every trained policy of a run, or estimate their values from the data alone (--ope).
 
     Args:
         run: Run folder.
         episodes: Episodes for each trained seed.
-        seed: Seed of the episodes' starts; the same seed gives the same episodes.
-        json: Print JSON instead of a table.
+        seed: Seed of the episodes' starts, or of the estimate; the same seed gives the same numbers.
+        json: Print JSON instead of text.
+        ope: Off-policy evaluation without an environment: fqe is fitted Q evaluation.
+        dataset: With --ope: the dataset that the run was trained on.
+        columns: With --ope: TOML file that maps the columns of a CSV or Parquet file.
+        checkpoints: With --ope: every policy that was kept along the way (evaluation.keep_policies), into fqe.json.
+        steps: With --ope: gradient steps (default: 20,000).
+        discount: With --ope: discount per step (default: 0.99).
     """
+    from qdq.errors import UsageError
+
+    if ope is not None:
+        if dataset is None:
+            raise UsageError("--ope needs the recorded episodes; add --dataset with what the run was trained on.")
+        from qdq.cli.offline import evaluate_offline
+
+        return evaluate_offline(run, dataset, columns, checkpoints, json, steps=steps, discount=discount, seed=seed)
+    if dataset is not None or columns is not None or checkpoints or steps is not None or discount is not None:
+        raise UsageError("--dataset, --columns, --checkpoints, --steps and --discount belong to --ope fqe; add it.")
     import json as json_module
 
     import numpy as np
@@ -115,7 +143,6 @@ def evaluate(run: RunArgument, /, episodes: int = 10, seed: int = 0, json: bool 
     import qdq
     from qdq.data.episodes import Metadata
     from qdq.data.references import Reference
-    from qdq.errors import UsageError
     from qdq.evaluation.rollout import Evaluator
 
     if episodes < 1:

@@ -173,7 +173,7 @@ class JsonLines:
         self.path = path
         self.entries: list[dict[str, Any]] = []
         if resume_step:
-            self.entries = [entry for entry in map(_parse, _lines(path)) if entry and entry["step"] <= resume_step]
+            self.entries = [entry for entry in read_entries(path) if entry["step"] <= resume_step]
         self._rewrite()
 
     def append(self, entry: dict[str, Any]) -> None:
@@ -183,6 +183,11 @@ class JsonLines:
 
     def _rewrite(self) -> None:
         storage.write_text(self.path, "".join(json.dumps(entry) + "\n" for entry in self.entries))
+
+
+def read_entries(path: Path) -> list[dict[str, Any]]:
+    """The whole entries of a list of JSON objects that may be missing or damaged."""
+    return [entry for entry in map(_parse, _lines(path)) if entry]
 
 
 def _lines(path: Path) -> list[str]:

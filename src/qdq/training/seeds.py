@@ -30,6 +30,7 @@ from qdq.training.layout import anywhere, choose, leading, meet
 from qdq.training.loop import train
 
 INITIALISE, TRAIN = 10, 11  # random roles of a seed
+POLICIES = "policies"  # the folder of those that are kept along the way
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,7 +87,7 @@ class Seed:
             yield
             return
         with storage.claim(self.folder / ".lock", f"Seed {self.number} in {self.folder.parent}"):
-            for folder in (self.folder, self.folder / "checkpoints"):
+            for folder in (self.folder, self.folder / "checkpoints", self.folder / POLICIES):
                 storage.remove_partial(folder)  # a killed process may have left them
             yield
 
@@ -121,6 +122,8 @@ class Seed:
         self.guard(step, None, metrics)
         self.metrics(step, None, metrics)
         self._publish(step, metrics)
+        if self.shared.config.evaluation.keep_policies and self._scheduled(step):
+            self.keep_policy(step, state())
         if self._evaluation_due(step):
             self.evaluate(step, state(), stopped)
         if step % self.checkpoints.every == 0:
@@ -130,10 +133,18 @@ class Seed:
         if self.events is not None:
             self.events(step, None, values)
 
-    def _evaluation_due(self, step: int) -> bool:
+    def _scheduled(self, step: int) -> bool:
         config = self.shared.config
-        due = step % config.evaluation.every == 0 or step == config.training.steps
-        return due and self.shared.evaluator is not None and all(e["step"] != step for e in self.evaluations.entries)
+        return step % config.evaluation.every == 0 or step == config.training.steps
+
+    def _evaluation_due(self, step: int) -> bool:
+        missing = all(entry["step"] != step for entry in self.evaluations.entries)
+        return self._scheduled(step) and self.shared.evaluator is not None and missing
+
+    def keep_policy(self, step: int, state: Any) -> None:
+        """Save the policy of `step`; a run that goes on from before writes the same one again."""
+        policy = deploy(self.algorithm.policy(state), self.shared.prepared)
+        storage.save_pytree(self.folder / POLICIES / f"step_{step:09d}.safetensors", policy)
 
     def evaluate(self, step: int, state: Any, stopped: Callable[[], bool]) -> None:
         """Play the episodes of `step`; an evaluation that is stopped is played when the run goes on."""
