@@ -15,7 +15,7 @@ shape = Shape(transitions=10_000)
 large = Shape(transitions=1_000_000)
 cases = [stage_case("diffusion", shape), qdq_case(shape, nodes=8), algorithm_case("td3-bc", shape),
          algorithm_case("td3-bc", large, label="large")]
-print(json.dumps({row["name"]: row for row in measure(cases, repeats=3)}))
+print(json.dumps({row["name"]: row for row in measure(cases, repeats=2)}))
 """
 
 

@@ -212,4 +212,3 @@ def test_h_beside_the_true_error_of_the_critic(folder: Path, tmp_path: Path) -> 
     recorded = true_error_correlation(run, data.current_observations, data.actions)
     print(f"Spearman correlation of H and |Q - Q*|: {everywhere:.3f} on a grid, {recorded:.3f} at recorded actions")
     assert -1.0 <= recorded <= 1.0
-    assert everywhere == true_error_correlation(fit(tmp_path / "again"), *grid)

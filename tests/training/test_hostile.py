@@ -282,9 +282,9 @@ def test_a_stop_during_an_evaluation_is_quick_and_changes_nothing(
 
 
 def test_killed_again_and_again_a_run_ends_the_same(tmp_path: Path) -> None:
-    """The short form of `qdq stress`: real processes, SIGKILL, every stage."""
-    short = ("diffusion.steps=400", "consistency.steps=400", "training.chunk=100", "training.checkpoint_every=100")
+    """The short form of `qdq stress`: real processes and SIGKILL, with the faster learner."""
+    short = ("q_distribution.learner=quantile", "quantile.steps=400", "training.checkpoint_every=100")
     said: list[str] = []
-    outcome = stress(tmp_path / "stress", 3, 1, 400, (*short, "evaluation.every=200"), said.append)
-    assert outcome.kills == 3, said
+    outcome = stress(tmp_path / "stress", 2, 1, 400, (*short, "evaluation.every=200"), said.append)
+    assert outcome.kills == 2, said
     assert outcome.differences == []

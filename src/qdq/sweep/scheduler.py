@@ -1,6 +1,8 @@
 """The loop of a sweep: hand over what is ready, see what has ended, write it down, show it."""
 
 import shlex
+import signal
+import threading
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,8 +17,13 @@ from qdq.sweep.records import DONE, FAILED, QUEUED, RUNNING, Records, block, las
 from qdq.sweep.study import Study
 from qdq.sweep.table import Display
 
+STOPS = (signal.SIGINT, signal.SIGTERM)
 LOSSES_ALLOWED = 5  # of one job's workers, before it counts as failed
 PAUSE = 0.2  # seconds between looks
+
+
+def _main() -> bool:
+    return threading.current_thread() is threading.main_thread()  # only there a process may listen for signals
 
 
 @dataclass
@@ -45,6 +52,8 @@ class Scheduler:
         """Work until nothing is left to do; Ctrl-C lets every running job save first."""
         (self.study.out / "logs").mkdir(parents=True, exist_ok=True)
         self._save()
+        # Also where a shell in the background lets Ctrl-C be ignored, and where a cluster asks with SIGTERM.
+        before = {number: signal.signal(number, signal.default_int_handler) for number in STOPS} if _main() else {}
         try:
             while self._step():
                 time.sleep(PAUSE)
@@ -55,6 +64,8 @@ class Scheduler:
                 f"Interrupted with {done} of {len(self.jobs)} jobs done; what was running is saved, and the same command goes on."
             ) from None
         finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
             self.display.update(self.progress.rows(), self.progress.summary(), final=True)
             self.display.end()
             self.engine.close()
