@@ -32,7 +32,7 @@ demo: .venv/.installed
 	$(BIN)/qdq demo --seed $(DEMO_SEED)
 
 test: .venv/.installed-dev check
-	$(BIN)/python -m pytest --numprocesses 2
+	$(BIN)/python -m pytest --numprocesses 2 --dist worksteal --durations 20
 
 fuzz: .venv/.installed-dev
 	QDQ_FUZZ_EXAMPLES=$(FUZZ_EXAMPLES) $(BIN)/python -m pytest tests/fuzz --numprocesses 2 -rP

@@ -1,5 +1,7 @@
 """Files: atomic, exact, and refused when they do not fit."""
 
+import resource
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import jax.numpy as jnp
@@ -23,6 +25,26 @@ def test_a_failed_write_leaves_the_old_file_and_no_litter(tmp_path: Path) -> Non
         interrupted()
     assert storage.read_json(path) == {"a": 1}
     assert [p.name for p in tmp_path.iterdir()] == ["file.json"]
+
+
+@pytest.fixture
+def full_disk() -> Iterator[None]:
+    """The kernel refuses to write more than 100 bytes into a file."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100, hard))
+    yield
+    resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+@pytest.mark.usefixtures("full_disk")
+@pytest.mark.parametrize("write", [storage.write_text, storage.append])
+def test_a_full_disk_is_one_sentence(write: Callable[[Path, str], None], tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    write(path, "a" * 60)
+    with pytest.raises(DataError, match=r"file could not be written .*what was saved before is intact"):
+        write(path, "b" * 101)
+    assert path.read_text().startswith("a" * 60)
+    assert [p.name for p in tmp_path.iterdir()] == ["file"]
 
 
 def test_json_has_no_nan(tmp_path: Path) -> None:
