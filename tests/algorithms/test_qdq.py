@@ -175,3 +175,56 @@ def test_optimism_limit_is_the_largest_allowed() -> None:
         reached = discount * (alpha + (1 - alpha) * (1 + kappa))
         assert reached <= (1 + discount) / 2 + 1e-9
         assert kappa == 1.0 or reached == pytest.approx((1 + discount) / 2)
+
+
+class Level(eqx.Module):
+    """Stands where V stands and answers one number, which can be learned."""
+
+    value: jax.Array
+
+    def __call__(self, observations: jax.Array) -> jax.Array:
+        return jnp.broadcast_to(self.value, (*observations.shape[:-1], 1))
+
+
+RECORDED = qdq.Config(
+    alpha=0.9, beta=0.5, discount=0.9, bootstrap="recorded", objective="awr", advantage_unit="advantage_std",
+    advantage_temperature=2.0, advantage_cap=3.0,
+)  # fmt: skip
+
+
+def test_advantages_of_recorded_actions_are_penalised_where_they_are_uncertain() -> None:
+    problem = Problem(2, 1, 10, -1.0, 1.0, Spread(jnp.array([1.0, 1.0, 1.0, 5.0])))  # type: ignore[arg-type]
+    state = state_with(jnp.array([[10.0], [20.0]]), RECORDED, problem)
+    state = eqx.tree_at(lambda s: s.value, state, Level(jnp.asarray(9.3)))
+    safe, risky = 0.9 * 10 + 0.1 * 0.5 * 10, 0.9 * 10 + 0.1 * 0.5 * (1.0 / 5.0) * 10
+    gap = np.array([safe, safe, safe, risky]) - 9.3
+    weight = qdq.regression_weight(state, RECORDED, problem, batch([0.0] * 4, [0.0] * 4), jax.random.key(0))
+    np.testing.assert_allclose(weight, np.minimum(np.exp(2.0 * gap / gap.std()), 3.0), rtol=1e-4)
+    assert weight[0] > 1.0 > weight[3]
+
+
+def test_the_value_is_an_expectile_of_recorded_actions() -> None:
+    """Recorded actions worth 0, 0 and 10: V rests where it is their expectile."""
+    value, rows = Level(jnp.asarray(0.0)), batch([0.0] * 3, [0.0] * 3)
+    goal, weight = jnp.array([0.0, 0.0, 10.0]), jnp.array([1.0, 1.0, 1.0])
+    for expectile in (0.5, 0.7, 0.9):
+        best = 10.0 * expectile / (expectile + 2.0 * (1.0 - expectile))  # where the weighted gaps cancel
+        gradient = jax.grad(qdq.value_loss)(Level(jnp.asarray(best)), rows, goal, weight, expectile)
+        assert float(gradient.value) == pytest.approx(0.0, abs=1e-5)
+    assert float(qdq.value_loss(value, rows, goal, weight)) == pytest.approx(100.0 / 3.0)  # type: ignore[arg-type]
+
+
+def test_a_step_with_recorded_values_by_hand() -> None:
+    """The critics' target is r + discount * V(s'), nothing after a terminal, and the returns during the extraction."""
+    problem = Problem(2, 1, 10, -1.0, 1.0)
+    rows = batch([1.0, 2.0], [0.0, 1.0])._replace(returns=jnp.array([7.0, 8.0]), exact=jnp.array([1.0, 0.0]))
+    for share, expected in ((0.0, None), (1.0, 49.0 / 2)):
+        config = qdq.Config(discount=0.9, bootstrap="recorded", penalty="none", extraction_share=share)
+        state = qdq.init(config, problem, jax.random.key(0))
+        zero = jax.tree.map(jnp.zeros_like, eqx.filter(state.critics, eqx.is_array))
+        state = eqx.tree_at(lambda s: s.critics, state, eqx.combine(zero, state.critics))
+        after, metrics = qdq.steps(config, problem)[0](state, rows, jax.random.key(0))
+        if expected is None:
+            following = 0.9 * float(after.value(rows.next_observations)[0, 0])
+            expected = ((1.0 + following) ** 2 + 2.0**2) / 2
+        assert float(metrics["critic_loss"]) == pytest.approx(expected, rel=1e-5)

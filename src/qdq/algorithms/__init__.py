@@ -6,6 +6,7 @@ Every module offers `Config`, `State`, `init(config, problem, key)`, its losses,
 
 import importlib
 from types import ModuleType
+from typing import Any
 
 from qdq.errors import UsageError, suggest
 
@@ -17,6 +18,17 @@ ALGORITHMS = {
 }
 
 USES_Q_DISTRIBUTION = {"qdq"}
+
+
+def uses_distribution(name: str, settings: Any) -> bool:
+    """Whether a run needs a learned Q distribution: not without a penalty, nor with a control that replaces H."""
+    from qdq.controls import NEEDS_DISTRIBUTION
+
+    return (
+        name in USES_Q_DISTRIBUTION
+        and settings.penalty not in ("discount", "none")
+        and settings.uncertainty in NEEDS_DISTRIBUTION
+    )
 
 
 def get(name: str) -> ModuleType:

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from qdq.controls import RecordedPairs
 from qdq.q_distribution import QDistribution
 from qdq.uncertainty import Config as UncertaintyConfig
 
@@ -17,3 +18,4 @@ class Problem:
     return_std: float  # spread of the truncated returns: the unit of advantages
     distribution: QDistribution | None = None
     uncertainty: UncertaintyConfig = UncertaintyConfig()
+    recorded: RecordedPairs | None = None  # for the control that looks for the nearest recorded action

@@ -11,18 +11,28 @@
 Before that, for `extraction_share` of the run, the critics are fitted to the truncated returns of the data and the policy is
 extracted from them by AWR, with V(s) as baseline: a start from the Q dataset instead of from nothing. With it, the log
 density in Eq. 9 keeps these weights: actions that did well count for more than actions that did not.
+
+With `bootstrap="recorded"`, our default, nothing is asked about actions that nobody took. V(s) takes the place of the policy's
+own next action: an expectile of the uncertainty-aware Q of recorded actions (as in IQL, Kostrikov et al. 2021),
+
+    V          : |expectile - 1[u < 0]| * u^2,   u = alpha * Q(s, a) + (1 - alpha) * Q_L(s, a) - V(s)
+    y          = r + discount * (1 - terminal) * V(s')
+
+and u is the advantage in AWR.
 """
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import optax
 from jax import Array
+from jax.typing import ArrayLike
 
 from qdq.algorithms.problem import Problem
+from qdq.controls import NEEDS_DISTRIBUTION, Signal, stand_in
 from qdq.data.batches import LoggedTransitions
 from qdq.networks import MLP, Critics, GaussianPolicy, copy, moving_average
 from qdq.settings import PAPER_TABLE_4, setting
@@ -30,7 +40,8 @@ from qdq.training.loop import Metrics, Step
 from qdq.training.optimiser import descend, learning_rate, start
 from qdq.uncertainty import mean_and_std, threshold
 
-Penalty = Literal["signed", "paper", "release_antmaze", "release_umaze_diverse", "none"]
+Goal = tuple[Array, Array, MLP, optax.OptState]  # of the critics, its weight, and V with its optimiser
+Penalty = Literal["signed", "paper", "release_antmaze", "release_umaze_diverse", "discount", "none"]
 
 
 @dataclass(frozen=True)
@@ -41,13 +52,26 @@ class Config:
     beta: float = setting(0.9, "quantile of H that borders the risk set, and weight off the risk set", PAPER_TABLE_4)
     entropy_weight: float = setting(1.0, "weight of log pi(a_data) in the policy loss (gamma in Eq. 9)", PAPER_TABLE_4)
     penalty: Penalty = setting(
-        "signed", "form of Q_L: signed is pessimistic for Q of either sign; paper is Eq. 8 as printed"
+        "signed",
+        "form of Q_L: signed is pessimistic for Q of either sign; paper is Eq. 8 as printed; discount multiplies any Q by "
+        "alpha + (1 - alpha) * beta",
+    )
+    uncertainty: Signal = setting(
+        "q_distribution", "what is taken for H; all but the first are controls", PAPER_TABLE_4
     )
     objective: Literal["eq9", "awr"] = setting("eq9", "policy objective", PAPER_TABLE_4)
     q_weight: float = setting(0.0, "Eq. 9: weight of Q divided by the batch mean of |Q|; 0 uses Q as it is")
     advantage_temperature: float = setting(6.0, "AWR: factor on the advantage inside the exponential", "release")
     advantage_cap: float = setting(100.0, "AWR: largest weight", "release")
-    advantage_unit: Literal["reward", "return_std"] = setting("reward", "AWR: what one unit of advantage is", "release")
+    advantage_unit: Literal["reward", "return_std", "advantage_std"] = setting(
+        "reward", "AWR: what one unit of advantage is; advantage_std is that of the batch", "release"
+    )
+    bootstrap: Literal["policy", "recorded"] = setting(
+        "policy",
+        "what follows in the target: the policy's next action, or an expectile of recorded ones",
+        PAPER_TABLE_4,
+    )
+    expectile: float = setting(0.7, "expectile of V for bootstrap=recorded", "IQL paper")
     value_samples: int = setting(
         30, "AWR: target-policy actions averaged into V(s); 0 uses the policy's own action", "release"
     )
@@ -96,7 +120,8 @@ def _optimiser(config: Config, rate: optax.ScalarOrSchedule) -> optax.GradientTr
 
 
 def _optimisers(config: Config, problem: Problem) -> tuple[optax.GradientTransformation, optax.GradientTransformation]:
-    schedule = learning_rate(config.policy_learning_rate, config.policy_cosine_decay, problem.steps // 2)
+    updates = problem.steps if config.bootstrap == "recorded" else problem.steps // 2
+    schedule = learning_rate(config.policy_learning_rate, config.policy_cosine_decay, updates)
     return _optimiser(config, schedule), _optimiser(config, config.critic_learning_rate)
 
 
@@ -156,10 +181,47 @@ def pessimistic_value(
     return lower, risky.astype(jnp.float32)
 
 
+def uncertainty_aware(
+    critics: Critics, observations: Array, actions: Array, config: Config, problem: Problem, key: Array
+) -> tuple[Array, Metrics]:
+    """alpha * Q + (1 - alpha) * Q_L: the two terms of Eq. 7 as one value (Appendix D)."""
+    both = critics(observations, actions)
+    q = jnp.min(both, axis=0)
+    if config.penalty == "none":
+        return q, {}
+    if config.penalty == "discount":
+        return (config.alpha + (1.0 - config.alpha) * config.beta) * q, {}
+    if config.uncertainty in NEEDS_DISTRIBUTION:
+        assert problem.distribution is not None, "QDQ needs a Q distribution"
+        _, uncertainty = mean_and_std(problem.distribution, observations, actions, problem.uncertainty, key)
+        if config.uncertainty == "shuffled":
+            uncertainty = jax.random.permutation(key, uncertainty)
+    else:
+        uncertainty = stand_in(config.uncertainty, both, observations, actions, problem.recorded, key)
+    border = threshold(uncertainty, config.beta)
+    lower, risky = pessimistic_value(q, uncertainty, border, config)
+    violated = jnp.sum(risky * (1.0 / jnp.maximum(uncertainty, 1e-8) >= config.beta)) / jnp.maximum(jnp.sum(risky), 1.0)
+    metrics = {
+        "uncertainty": jnp.mean(uncertainty),
+        "uncertainty_border": border,
+        "risk_share": jnp.mean(risky),
+        "risk_violation_share": violated,
+    }
+    return config.alpha * q + (1.0 - config.alpha) * lower, metrics
+
+
+def one_step(following: Array, config: Config, problem: Problem, batch: LoggedTransitions) -> Array:
+    """r + discount * what follows, nothing after a terminal."""
+    target = batch.rewards + config.discount * (1.0 - batch.terminals) * following
+    if config.penalty == "signed":
+        target = jnp.maximum(target, min(0.0, problem.reward_minimum) / (1.0 - config.discount))
+    return target
+
+
 def bellman_target(
     state: State, config: Config, problem: Problem, batch: LoggedTransitions, key: Array
 ) -> tuple[Array, Metrics]:
-    """y of Eq. 7, written as one regression on alpha * Q + (1 - alpha) * Q_L (Appendix D)."""
+    """y of Eq. 7: what follows is the uncertainty-aware Q of the target policy's action."""
     sample_key, noise_key, uncertainty_key = jax.random.split(key, 3)
     if config.sample_target_action:
         action = state.target_policy.sample(batch.next_observations, sample_key)
@@ -167,31 +229,17 @@ def bellman_target(
         action = state.target_policy(batch.next_observations)
     noise = config.target_noise * jax.random.normal(noise_key, action.shape)
     action = jnp.clip(action + jnp.clip(noise, -config.target_noise_clip, config.target_noise_clip), -1.0, 1.0)
-    q = jnp.min(state.target_critics(batch.next_observations, action), axis=0)
-    if config.penalty == "none":
-        lower, metrics = q, {}
-    else:
-        assert problem.distribution is not None, "QDQ needs a Q distribution"
-        _, uncertainty = mean_and_std(
-            problem.distribution, batch.next_observations, action, problem.uncertainty, uncertainty_key
-        )
-        border = threshold(uncertainty, config.beta)
-        lower, risky = pessimistic_value(q, uncertainty, border, config)
-        violated = jnp.sum(risky * (1.0 / jnp.maximum(uncertainty, 1e-8) >= config.beta)) / jnp.maximum(
-            jnp.sum(risky), 1.0
-        )
-        metrics = {
-            "uncertainty": jnp.mean(uncertainty),
-            "uncertainty_border": border,
-            "risk_share": jnp.mean(risky),
-            "risk_violation_share": violated,
-        }
-    target = batch.rewards + config.discount * (1.0 - batch.terminals) * (
-        config.alpha * q + (1.0 - config.alpha) * lower
+    following, metrics = uncertainty_aware(
+        state.target_critics, batch.next_observations, action, config, problem, uncertainty_key
     )
-    if config.penalty == "signed":
-        target = jnp.maximum(target, min(0.0, problem.reward_minimum) / (1.0 - config.discount))
-    return target, metrics
+    return one_step(following, config, problem, batch), metrics
+
+
+def recorded_value(
+    state: State, config: Config, problem: Problem, batch: LoggedTransitions, key: Array
+) -> tuple[Array, Metrics]:
+    """The uncertainty-aware Q of the recorded actions."""
+    return uncertainty_aware(state.target_critics, batch.observations, batch.actions, config, problem, key)
 
 
 def critic_loss(critics: Critics, batch: LoggedTransitions, target: Array, weight: Array) -> tuple[Array, Metrics]:
@@ -201,9 +249,10 @@ def critic_loss(critics: Critics, batch: LoggedTransitions, target: Array, weigh
     return loss, {"critic_loss": loss, "q_mean": jnp.mean(predicted), "q_magnitude": jnp.max(jnp.abs(predicted))}
 
 
-def value_loss(value: MLP, batch: LoggedTransitions) -> Array:
-    """V(s): the mean truncated return of the data at a state."""
-    return jnp.mean(batch.exact * jnp.square(jnp.squeeze(value(batch.observations), -1) - batch.returns))
+def value_loss(value: MLP, batch: LoggedTransitions, goal: Array, weight: Array, expectile: ArrayLike = 0.5) -> Array:
+    """V(s): an expectile of the goal at a state; 0.5 is its mean."""
+    gap = goal - jnp.squeeze(value(batch.observations), -1)
+    return jnp.mean(weight * jnp.where(gap > 0, expectile, 1.0 - expectile) / 0.5 * jnp.square(gap))
 
 
 def recorded_advantage(state: State, batch: LoggedTransitions) -> Array:
@@ -211,8 +260,11 @@ def recorded_advantage(state: State, batch: LoggedTransitions) -> Array:
     return batch.exact * (batch.returns - jnp.squeeze(state.value(batch.observations), -1))
 
 
-def learned_advantage(state: State, config: Config, batch: LoggedTransitions, key: Array) -> Array:
-    """How much better the critics judge the recorded action than what the policy does."""
+def learned_advantage(state: State, config: Config, problem: Problem, batch: LoggedTransitions, key: Array) -> Array:
+    """How much better the critics judge the recorded action than V or, without one, than what the policy does."""
+    if config.bootstrap == "recorded":
+        aware, _ = recorded_value(state, config, problem, batch, key)
+        return aware - jnp.squeeze(state.value(batch.observations), -1)
     q = jnp.min(state.critics(batch.observations, batch.actions), axis=0)
     if config.value_samples > 0:
         observations = jnp.broadcast_to(batch.observations, (config.value_samples, *batch.observations.shape))
@@ -229,16 +281,18 @@ def regression_weight(state: State, config: Config, problem: Problem, batch: Log
     if config.extraction_share == 0:
         if config.objective == "eq9":
             return jnp.ones_like(batch.rewards)
-        gap = learned_advantage(state, config, batch, key)
+        gap = learned_advantage(state, config, problem, batch, key)
     elif config.objective == "eq9":
         gap = recorded_advantage(state, batch)
     else:
         gap = jnp.where(
             state.number <= extraction_steps(config, problem),
             recorded_advantage(state, batch),
-            learned_advantage(state, config, batch, key),
+            learned_advantage(state, config, problem, batch, key),
         )
-    unit = problem.return_std if config.advantage_unit == "return_std" else 1.0
+    unit = {"reward": 1.0, "return_std": problem.return_std, "advantage_std": jnp.std(gap) + 1e-8}[
+        config.advantage_unit
+    ]
     return jnp.minimum(jnp.exp(config.advantage_temperature * gap / unit), config.advantage_cap)
 
 
@@ -261,35 +315,42 @@ def policy_loss(
 
 
 def steps(config: Config, problem: Problem) -> tuple[Step, ...]:
-    """The cycle of pure training steps: critics, then critics, policy and targets."""
+    """The cycle of pure training steps: critics, then critics, policy and targets; recorded values need no delay."""
     policy_optimiser, critic_optimiser = _optimisers(config, problem)
 
-    def goal(state: State, batch: LoggedTransitions, key: Array) -> tuple[Array, Array, Metrics]:
-        """What the critics are fitted to, with a weight for each row: recorded returns first, then Bellman targets."""
+    def fit_value(state: State, batch: LoggedTransitions, *aim: Any) -> tuple[MLP, optax.OptState]:
+        grads = jax.grad(value_loss)(state.value, batch, *aim)
+        return descend(critic_optimiser, grads, state.value_optimiser, state.value)
 
-        def bellman() -> tuple[Array, Array, Metrics]:
+    def policy_goal(state: State, batch: LoggedTransitions, key: Array) -> tuple[Goal, Metrics]:
+        """Critics and V follow the recorded returns first; then the policy's own next action is asked for."""
+
+        def bellman() -> tuple[Goal, Metrics]:
             target, metrics = bellman_target(state, config, problem, batch, key)
-            return target, jnp.ones_like(target), metrics
+            return (target, jnp.ones_like(target), state.value, state.value_optimiser), metrics
 
-        def recorded() -> tuple[Array, Array, Metrics]:
-            nothing = jax.eval_shape(bellman)[2]
-            return batch.returns, batch.exact, {name: jnp.zeros(()) for name in nothing}
+        def recorded() -> tuple[Goal, Metrics]:
+            nothing = {name: jnp.zeros(()) for name in jax.eval_shape(bellman)[1]}
+            return (batch.returns, batch.exact, *fit_value(state, batch, batch.returns, batch.exact)), nothing
 
         if config.extraction_share == 0:
             return bellman()
         return jax.lax.cond(state.number < extraction_steps(config, problem), recorded, bellman)
 
+    def recorded_goal(state: State, batch: LoggedTransitions, key: Array) -> tuple[Goal, Metrics]:
+        """V follows the recorded returns first, then the recorded actions' Q; the critics follow V."""
+        aware, metrics = recorded_value(state, config, problem, batch, key)
+        extracting = state.number < extraction_steps(config, problem)
+        weight = jnp.where(extracting, batch.exact, 1.0)
+        expectile = jnp.where(extracting, 0.5, config.expectile)
+        value, value_state = fit_value(state, batch, jnp.where(extracting, batch.returns, aware), weight, expectile)
+        following = one_step(jnp.squeeze(value(batch.next_observations), -1), config, problem, batch)
+        return (jnp.where(extracting, batch.returns, following), weight, value, value_state), metrics
+
+    aim = recorded_goal if config.bootstrap == "recorded" else policy_goal
+
     def update_critics(state: State, batch: LoggedTransitions, key: Array) -> tuple[State, Metrics]:
-        target, weight, metrics = goal(state, batch, key)
-        value, value_state = state.value, state.value_optimiser
-        if config.extraction_share > 0:
-
-            def fit_value() -> tuple[MLP, optax.OptState]:
-                grads = jax.grad(value_loss)(state.value, batch)
-                return descend(critic_optimiser, grads, state.value_optimiser, state.value)
-
-            extracting = state.number < extraction_steps(config, problem)
-            value, value_state = jax.lax.cond(extracting, fit_value, lambda: (state.value, state.value_optimiser))
+        (target, weight, value, value_state), metrics = aim(state, batch, key)
         grads, more = jax.grad(critic_loss, has_aux=True)(state.critics, batch, target, weight)
         critics, critic_state = descend(critic_optimiser, grads, state.critic_optimiser, state.critics)
         new = (state.number + 1, critics, critic_state, value, value_state)
@@ -315,7 +376,7 @@ def steps(config: Config, problem: Problem) -> tuple[Step, ...]:
         )
         return state, metrics | more
 
-    return update_critics, update_all
+    return (update_all,) if config.bootstrap == "recorded" else (update_critics, update_all)
 
 
 def policy(state: State) -> GaussianPolicy:

@@ -41,6 +41,7 @@ GROUPS: dict[str, tuple[str, Commands]] = {
 COMMANDS: Commands = {
     "train": runs.train,
     "sweep": sweep.sweep,
+    "ablate": sweep.ablate,
     "evaluate": runs.evaluate,
     "uncertainty": runs.uncertainty,
     "quality": quality.quality,

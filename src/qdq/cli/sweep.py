@@ -1,10 +1,10 @@
-"""`qdq sweep`: every run of a study, on this machine or a cluster."""
+"""`qdq sweep`: every run of a study, on this machine or a cluster; `qdq ablate`: studies that are known beforehand."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
-from tyro.conf import Positional
+from tyro.conf import Positional, UseAppendAction
 
 if TYPE_CHECKING:
     from qdq.sweep.plan import Job
@@ -33,12 +33,67 @@ def sweep(
         out: Folder of the study (default: the study's).
         address: Address of a Ray cluster (default: the study's, else auto).
     """
+    from qdq.sweep.study import read_study
+
+    carry_out(read_study(study).changed(out, name=engine, jobs=jobs, address=address), dry_run, retry)
+
+
+def ablate(
+    datasets: Annotated[Positional[tuple[str, ...]], tyro.conf.arg(metavar="DATASET...")] = (),
+    /,
+    *,
+    over: Literal["alpha", "beta", "entropy", "uncertainty", "quadrature"],
+    preset: str = "fast",
+    seeds: int = 3,
+    steps: int | None = None,
+    only: UseAppendAction[tuple[str, ...]] = (),
+    out: Path | None = None,
+    jobs: int | None = None,
+    engine: str = "local",
+    dry_run: bool = False,
+    retry: bool = False,
+    set: UseAppendAction[tuple[str, ...]] = (),
+) -> None:
+    """Train QDQ in several variants that differ in one thing alone, and compare them; a study like those of `qdq sweep`.
+
+    Args:
+        datasets: Names or paths (default: the paper's four tasks, with a PointMaze for its AntMaze).
+        over: What is varied: alpha, beta or the entropy weight, in this order the paper's way to tune them; what is
+            taken for H, and whether it is needed at all; how H is computed.
+        preset: Named set of values; see `qdq presets`.
+        seeds: Number of seeds of each variant.
+        steps: Training steps (default: the preset's).
+        only: Run this variant only; may be repeated.
+        out: Folder of the study (default: studies/ablation-OVER).
+        jobs: Jobs at the same time (default: one per core).
+        engine: local, ray or slurm.
+        dry_run: Print what would be run, and stop.
+        retry: Run again what failed before.
+        set: Change one setting in every variant, such as training.batch_size=128; may be repeated.
+    """
+    from qdq.errors import UsageError, suggest
+    from qdq.sweep import ablations
+    from qdq.sweep.study import EngineSettings, Study
+
+    if seeds < 1:
+        raise UsageError(f"An ablation needs at least 1 seed, but seeds is {seeds}.")
+    variants = ablations.variants(over, preset, steps, set)
+    names = [variant.name for variant in variants]
+    if unknown := next((name for name in only if name not in names), None):
+        raise UsageError(f"The ablation over {over} has no variant {unknown!r}; {suggest(unknown, names)}")
+    chosen = tuple(variant for variant in variants if not only or variant.name in only)
+    folder = out or Path("studies") / f"ablation-{over}"
+    names = datasets or ablations.DATASETS
+    study = Study(f"ablation-{over}", folder, names, chosen, tuple(range(seeds)), EngineSettings())
+    carry_out(study.changed(None, name=engine, jobs=jobs), dry_run, retry)
+
+
+def carry_out(described: "Study", dry_run: bool, retry: bool) -> None:
+    """Plan a study and run what is open of it."""
     from qdq import storage
     from qdq.sweep.plan import load_sources, make_plan
     from qdq.sweep.records import restore
-    from qdq.sweep.study import read_study
 
-    described = read_study(study).changed(out, name=engine, jobs=jobs, address=address)
     plan = make_plan(described, load_sources(described))
     if dry_run:
         _print_plan(described, plan, restore(described.out, plan, retry))

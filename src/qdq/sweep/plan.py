@@ -89,7 +89,7 @@ def make_plan(study: Study, sources: list[Source]) -> list[Job]:
                     )
                 seen[digest] = method
                 needs = None
-                if _uses_distribution(config):
+                if algorithms.uses_distribution(config.algorithm_name, config.algorithm):
                     job = _learning_job(source, variant, config)
                     needs = learning.setdefault(job.name, job).name
                 name = "-".join(storage.slug(part) for part in (source.name, *method.split(" ", 1), config.preset))
@@ -101,19 +101,14 @@ def make_plan(study: Study, sources: list[Source]) -> list[Job]:
     return [*learning.values(), *(job for _, job in sorted(training, key=lambda entry: entry[0]))]
 
 
-def _uses_distribution(config: Config) -> bool:
-    return (
-        config.algorithm_name in algorithms.USES_Q_DISTRIBUTION and getattr(config.algorithm, "penalty", "") != "none"
-    )
-
-
 def _learning_job(source: Source, variant: Variant, config: Config) -> Job:
-    learner = "quantile" if config.q_distribution.learner == "quantile" else "consistency"
+    stages = {"quantile": "quantile", "distilled": "consistency", "teacher": "diffusion"}
+    learner = stages[config.q_distribution.learner]
     decides: dict[str, Any] = {
         "dataset": source.sha256,
         "data": to_dict(config.data),
         "q_dataset": to_dict(config.q_dataset),
-        "network": to_dict(config.q_distribution),
+        "network": {key: value for key, value in to_dict(config.q_distribution).items() if key != "learner"},
         learner: to_dict(getattr(config, learner)),
         "teacher": to_dict(config.diffusion) if learner == "consistency" else None,
     }

@@ -65,9 +65,7 @@ def execute(
         evaluator = Evaluator(
             dataset.metadata, config.evaluation.episodes, dataset.observation_size, dataset.action_size
         )
-    uses_distribution = (
-        config.algorithm_name in algorithms.USES_Q_DISTRIBUTION and getattr(config.algorithm, "penalty", "") != "none"
-    )
+    uses_distribution = algorithms.uses_distribution(config.algorithm_name, config.algorithm)
     # Only now: what is wrong with the request has shown itself, and nothing is left half-written.
     if leading():
         with storage.exclusive(out / LOCK):
@@ -250,6 +248,7 @@ def _problem(
         prepared.windows.std,
         distribution,
         rule,
+        stages.recorded_pairs(prepared) if getattr(config.algorithm, "uncertainty", None) == "nearest" else None,
     )
 
 

@@ -19,13 +19,14 @@ import numpy as np
 from qdq import consistency, diffusion, quantile, storage, uncertainty
 from qdq import q_distribution as q_distribution_module
 from qdq.config import STAGE_CHUNK, Config
+from qdq.controls import RECORDED_PAIRS, RecordedPairs
 from qdq.data.batches import LoggedTransitions
 from qdq.data.prepare import Prepared
 from qdq.data.stream import feed
 from qdq.errors import DataError, UsageError
 from qdq.networks import ConditionalScalar
 from qdq.normalisers import unit_interval
-from qdq.q_distribution import QDistribution
+from qdq.q_distribution import QDistribution, TeacherDistribution
 from qdq.settings import to_dict
 from qdq.training.display import Display
 from qdq.training.hooks import Checkpoints, CsvLog, Guard, Interrupt
@@ -192,8 +193,8 @@ def learn_quantile(prepared: Prepared, source_hash: str, config: Config, display
 
 def learn_distribution(prepared: Prepared, source_hash: str, config: Config, display: Display) -> Artefact:
     """The Q distribution by the learner that the configuration names."""
-    learner = learn_quantile if config.q_distribution.learner == "quantile" else learn_consistency
-    return learner(prepared, source_hash, config, display)
+    learners = {"quantile": learn_quantile, "distilled": learn_consistency, "teacher": learn_diffusion}
+    return learners[config.q_distribution.learner](prepared, source_hash, config, display)
 
 
 def check_origin(folder: Path, manifest: dict[str, Any], dataset_sha256: str) -> None:
@@ -212,7 +213,8 @@ def load_distribution(
     network, _ = storage.load_pytree(
         model, jax.eval_shape(_initialise(config, observation_size, action_size), _key("initialise"))
     )
-    return QDistribution(network, unit_interval(manifest["q_minimum"], manifest["q_maximum"]))
+    kind = TeacherDistribution if config.q_distribution.learner == "teacher" else QDistribution
+    return kind(network, unit_interval(manifest["q_minimum"], manifest["q_maximum"]))
 
 
 def _spread_out(prepared: Prepared, count: int) -> LoggedTransitions:
@@ -225,6 +227,12 @@ def recorded_uncertainty(distribution: QDistribution, prepared: Prepared, rule: 
     batch = _spread_out(prepared, 4096)
     _, spread = uncertainty.mean_and_std(distribution, batch.observations, batch.actions, rule, jax.random.key(0))
     return np.percentile(np.asarray(spread, np.float64), np.arange(101)).tolist()
+
+
+def recorded_pairs(prepared: Prepared) -> RecordedPairs:
+    """Recorded states and actions for the control that measures the distance to them."""
+    batch = _spread_out(prepared, min(RECORDED_PAIRS, prepared.dataset.transitions))
+    return RecordedPairs.of(batch.observations, batch.actions)
 
 
 def choose_uncertainty_rule(

@@ -1,0 +1,52 @@
+"""The ablations of the method as studies: one setting in several values, or H replaced by what should not work."""
+
+from qdq.errors import UsageError, suggest
+from qdq.sweep.study import Variant
+
+# The paper's four tasks (Appendix E); its maze is an AntMaze, ours is one that can be made without a download.
+DATASETS = ("halfcheetah-medium", "hopper-medium", "walker2d-medium-expert", "pointmaze-umaze")
+
+Changes = dict[str, tuple[str, ...]]
+
+
+def _values(key: str, symbol: str, values: tuple[float, ...], *others: str) -> Changes:
+    return {f"{symbol} {value:g}": (f"algorithm.{key}={value:g}", *others) for value in values}
+
+
+def _nodes(nodes: int) -> tuple[str, ...]:
+    return (f"uncertainty.nodes={nodes}", "uncertainty.agreement=1")
+
+
+ABLATIONS: dict[str, Changes] = {
+    "alpha": _values("alpha", "alpha", (0.9, 0.95, 0.99, 0.995)),
+    "beta": _values("beta", "beta", (0.7, 0.8, 0.9, 0.99)),
+    # Only Eq. 9 has the term; it needs the policy's own next action.
+    "entropy": _values(
+        "entropy_weight", "entropy", (0.3, 1.0, 3.0), "algorithm.objective=eq9", "algorithm.bootstrap=policy"
+    ),
+    "uncertainty": {
+        "H": (),
+        "H shuffled": ("algorithm.uncertainty=shuffled",),
+        "random": ("algorithm.uncertainty=random",),
+        "constant": ("algorithm.uncertainty=constant",),
+        "ensemble": ("algorithm.uncertainty=ensemble",),
+        "nearest": ("algorithm.uncertainty=nearest",),
+        "teacher": ("q_distribution.learner=teacher",),
+        "no penalty": ("algorithm.penalty=none",),
+        "matched discount": ("algorithm.penalty=discount",),
+    },
+    "quadrature": {
+        "2 nodes": _nodes(2),
+        "4 nodes": _nodes(4),
+        "8 nodes": _nodes(8),
+        "16 nodes": _nodes(16),
+        "50 samples": ("uncertainty.rule=monte_carlo", "uncertainty.samples=50"),
+    },
+}
+
+
+def variants(over: str, preset: str, steps: int | None, overrides: tuple[str, ...]) -> list[Variant]:
+    """The runs that are compared."""
+    if over not in ABLATIONS:
+        raise UsageError(f"There is no ablation over {over!r}; {suggest(over, list(ABLATIONS))}")
+    return [Variant(name, ("qdq",), preset, steps, (*overrides, *changes)) for name, changes in ABLATIONS[over].items()]

@@ -1,0 +1,66 @@
+"""Ablations: every variant is a run that can be planned, and the controls that need plumbing run."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import qdq
+from qdq.data.npz import write_npz
+from qdq.errors import UsageError
+from qdq.sweep.ablations import ABLATIONS, DATASETS, variants
+from qdq.sweep.plan import Source, make_plan
+from qdq.sweep.study import EngineSettings, Study
+from qdq.training.display import Silent
+from tests.probes import probe_dataset
+from tests.sweep.common import TINY, Place
+
+
+@pytest.mark.parametrize("preset", ["fast", "paper", "release"])
+@pytest.mark.parametrize("over", list(ABLATIONS))
+def test_every_variant_differs_from_every_other(over: str, preset: str) -> None:
+    chosen = tuple(variants(over, preset, None, ("training.batch_size=64",)))
+    study = Study("ablation", Path("out"), ("data",), chosen, (0, 1), EngineSettings())
+    task = "antmaze-umaze-diverse" if (over, preset) == ("uncertainty", "paper") else "hopper-medium"
+    plan = make_plan(study, [Source("data", "data", task, "0" * 64)])  # refuses two runs that are the same
+    training = [job for job in plan if job.folder is not None]
+    assert len(training) == 2 * len(ABLATIONS[over])
+    assert {job.method for job in training} == {f"qdq {name}" for name in ABLATIONS[over]}
+    assert all("training.batch_size=64" in job.arguments for job in training)
+    if over == "uncertainty":  # H, H shuffled and the teacher; the others learn no distribution
+        assert {job.method for job in training if job.needs} == {"qdq H", "qdq H shuffled", "qdq teacher"}
+
+
+def test_an_unknown_ablation_is_named() -> None:
+    with pytest.raises(UsageError, match="no ablation over 'alfa'; did you mean 'alpha'"):
+        variants("alfa", "fast", None, ())
+    assert len(DATASETS) == 4
+
+
+@pytest.mark.parametrize("change", ["algorithm.uncertainty=nearest", "q_distribution.learner=teacher"])
+def test_controls_that_need_more_than_a_batch_run(change: str, tmp_path: Path) -> None:
+    overrides = (*TINY, "algorithm.critic_hidden=16,16", "diffusion.steps=200", "q_dataset.stride=1", change)
+    options: dict[str, Any] = {"steps": 200, "out": tmp_path, "overrides": overrides, "display": Silent()}
+    run = qdq.train(probe_dataset(0.3, episodes=100), "qdq", **options)
+    last = (run.path / "seed_0" / "metrics.csv").read_text().splitlines()
+    row = dict(zip(last[0].split(","), map(float, last[-1].split(",")), strict=True))
+    assert row["uncertainty"] > 0.0
+    assert 0.0 < row["risk_share"] < 0.2
+    assert (run.path / "q_distribution").exists() == ("teacher" in change)
+    if "teacher" in change:
+        data = probe_dataset(0.3, episodes=3)
+        assert (run.uncertainty(data.current_observations, data.actions) > 0.0).all()
+
+
+def test_the_command_compares_variants(tmp_path: Path) -> None:
+    place = Place(tmp_path)
+    write_npz(probe_dataset(0.3, episodes=50), tmp_path / "probe.npz")
+    tiny = [word for setting in (*TINY, "algorithm.critic_hidden=16,16") for word in ("--set", setting)]
+    chosen = ["--only", "no penalty", "--only", "matched discount"]
+    asked = ["probe.npz", "--over", "uncertainty", "--seeds", "1", "--steps", "200", *chosen, *tiny]
+    shown, _ = place.run("ablate", *asked)
+    assert "qdq no penalty" in shown
+    assert "qdq matched discount" in shown
+    assert (tmp_path / "studies" / "ablation-uncertainty" / "report" / "index.html").exists()
+    _, errors = place.run("ablate", "probe.npz", "--over", "uncertainty", "--only", "no penalt", expect=2)
+    assert errors == "qdq: The ablation over uncertainty has no variant 'no penalt'; did you mean 'no penalty'?\n"
