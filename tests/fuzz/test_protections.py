@@ -23,7 +23,7 @@ from qdq.data import hdf5, mapped, tables
 from qdq.data.d4rl import read_d4rl
 from qdq.data.download import cached_path
 from qdq.data.episodes import Metadata
-from qdq.data.load import load_dataset
+from qdq.data.load import load_dataset, write_dataset
 from qdq.data.minari_format import minari_path
 from qdq.data.npz import read_npz
 from qdq.errors import DataError, QDQError, UsageError
@@ -395,3 +395,15 @@ def test_damaged_logs_of_a_run_are_named(tmp_path: Path) -> None:
     (tmp_path / "metrics.csv").write_text("step,loss\n" + "1" * (csv.field_size_limit() + 1) + "\n")
     with pytest.raises(DataError, match=r"metrics\.csv"):
         read_metrics(tmp_path / "metrics.csv")
+
+
+@pytest.mark.parametrize("kind", ["npz", "hdf5", "csv", "parquet"])
+def test_data_larger_than_the_machine_is_refused_before_it_is_read(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / f"data.{kind}"
+    write_dataset(dataset(), str(path))
+    assert load_dataset(str(path)).transitions > 0
+    monkeypatch.setattr("qdq.data.guard.physical_memory", lambda: 100)
+    with pytest.raises(DataError, match=r"claims .* GiB, more than the .* GiB of memory; .* --memory"):
+        load_dataset(str(path))
