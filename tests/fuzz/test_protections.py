@@ -407,3 +407,19 @@ def test_data_larger_than_the_machine_is_refused_before_it_is_read(
     monkeypatch.setattr("qdq.data.guard.physical_memory", lambda: 100)
     with pytest.raises(DataError, match=r"claims .* GiB, more than the .* GiB of memory; .* --memory"):
         load_dataset(str(path))
+
+
+def test_more_than_deflate_can_unfold_is_refused(tmp_path: Path) -> None:
+    """Two filters, one after the other, shrink eight megabytes to a few dozen bytes: no bomb yet, but no data either."""
+    path = tmp_path / "data.hdf5"
+    write_dataset(dataset(), str(path))
+    with h5py.File(path, "a") as file:
+        del file["rewards"]
+        properties = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+        properties.set_chunk((10**6,))
+        properties.set_deflate(9)
+        properties.set_deflate(9)
+        space = h5py.h5s.create_simple((10**6,))
+        h5py.Dataset(h5py.h5d.create(file.id, b"rewards", h5py.h5t.NATIVE_DOUBLE, space, properties))[:] = 0.0
+    with pytest.raises(DataError, match=r"rewards claims 8000000 bytes, but only \d+ are stored"):
+        read_d4rl(path)
