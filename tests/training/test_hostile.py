@@ -288,3 +288,21 @@ def test_killed_again_and_again_a_run_ends_the_same(tmp_path: Path) -> None:
     outcome = stress(tmp_path / "stress", 2, 1, 400, (*short, "evaluation.every=200"), said.append)
     assert outcome.kills == 2, said
     assert outcome.differences == []
+
+
+def test_differences_are_named(tmp_path: Path) -> None:
+    """What would hide behind a stress test that compares too little."""
+    for name, revision, row in (("one", "a", "1,2"), ("two", "b", "1,3")):
+        storage.write_json(tmp_path / name / "manifest.json", {"revision": revision, "created": name, "same": 1})
+        storage.write_text(tmp_path / name / "metrics.csv", row)
+        storage.save_pytree(tmp_path / name / "model.safetensors", {"x": np.array([float(row[-1])])})
+    storage.write_text(tmp_path / "two" / f".more{storage.PARTIAL}", "")
+    storage.write_text(tmp_path / "two" / "more.json", "{}")
+    assert differences(tmp_path / "one", tmp_path / "two") == [
+        f".more{storage.PARTIAL} was left half-written",
+        "manifest.json differs in revision",
+        "metrics.csv differs",
+        "model.safetensors differs",
+        "more.json is missing in one",
+    ]
+    assert differences(tmp_path / "one", tmp_path / "one") == []

@@ -169,8 +169,18 @@ def differences(one: Path, two: Path) -> list[str]:
         if missing:
             found.append(f"{name} is missing in {missing[0]}")
         elif not _same(one / name, two / name):
-            found.append(f"{name} differs")
+            found.append(f"{name} differs{_where(one / name, two / name)}")
     return found
+
+
+def _where(one: Path, two: Path) -> str:
+    """The keys in which two JSON objects differ, such as the revision of a program that was changed in the meantime."""
+    if one.suffix != ".json":
+        return ""
+    first, second = (_timeless(storage.read_json(path)) for path in (one, two))
+    if not isinstance(first, dict) or not isinstance(second, dict):
+        return ""
+    return f" in {', '.join(key for key in sorted(first | second) if first.get(key) != second.get(key))}"
 
 
 def _same(one: Path, two: Path) -> bool:
