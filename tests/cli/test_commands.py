@@ -222,6 +222,9 @@ def test_presets_and_stage_commands(probe: Path, tmp_path: Path) -> None:
         "stage", "q-dataset", probe, "--output", "windows.npz", "--set", "q_dataset.stride=1", cwd=tmp_path
     ).stdout
     assert "windows from 800 episodes" in counted
+    streamed = ("stage", "q-dataset", probe, "--set", "q_dataset.stride=1", "--memory")
+    assert qdq(*streamed, "1GiB", cwd=tmp_path).stdout in counted
+    assert "too small" in qdq(*streamed, "20KB", cwd=tmp_path, expect=2).stderr
     short = (
         "--set",
         "q_distribution.hidden=32,32",

@@ -10,14 +10,17 @@ DatasetArgument = Annotated[Positional[str], tyro.conf.arg(metavar="DATASET")]
 Overrides = UseAppendAction[tuple[str, ...]]
 
 
-def _prepare(dataset: str, preset: str, overrides: tuple[str, ...], columns: Path | None) -> tuple[Any, Any, Any]:
+def _prepare(
+    dataset: str, preset: str, overrides: tuple[str, ...], columns: Path | None, memory: str | None
+) -> tuple[Any, Any, Any]:
     from qdq import presets
     from qdq.data.load import load_dataset
     from qdq.data.prepare import prepare
+    from qdq.memory import parse_memory
 
-    data = load_dataset(dataset, columns=columns)
+    data = load_dataset(dataset, columns=columns, memory=memory)
     config, _ = presets.build("qdq", preset, data.metadata.task, overrides)
-    return data, config, prepare(data, config)
+    return data, config, prepare(data, config, None if memory is None else parse_memory(memory))
 
 
 def q_dataset(
@@ -26,6 +29,7 @@ def q_dataset(
     preset: str = "fast",
     output: Path | None = None,
     columns: Path | None = None,
+    memory: str | None = None,
     set: Overrides = (),
 ) -> None:
     """Truncated returns of a dataset (Eq. 5): counts, range and, on request, the windows themselves.
@@ -35,13 +39,14 @@ def q_dataset(
         preset: Named set of values; see `qdq presets`.
         output: NPZ file for the windows: `index` (transition at which each starts) and `values`.
         columns: TOML file that maps the columns of a CSV or Parquet file.
+        memory: Memory that the data may take, such as 2GiB; a larger dataset is streamed (default: all data in memory).
         set: Change one setting, such as q_dataset.width=100; may be repeated.
     """
     import numpy as np
 
     from qdq import storage
 
-    data, config, prepared = _prepare(dataset, preset, set, columns)
+    data, config, prepared = _prepare(dataset, preset, set, columns, memory)
     windows = prepared.windows
     settings = config.q_dataset
     print(
@@ -57,20 +62,27 @@ def q_dataset(
         print(f"written to {output}")
 
 
-def _learn(stage: str, dataset: str, preset: str, overrides: tuple[str, ...], columns: Path | None) -> None:
+def _learn(
+    stage: str, dataset: str, preset: str, overrides: tuple[str, ...], columns: Path | None, memory: str | None
+) -> None:
     from qdq.training import stages
     from qdq.training.compilation import configure_jax
     from qdq.training.display import choose
 
     configure_jax()
 
-    data, config, prepared = _prepare(dataset, preset, overrides, columns)
+    data, config, prepared = _prepare(dataset, preset, overrides, columns, memory)
     artefact = getattr(stages, f"learn_{stage}")(prepared, data.sha256, config, choose())
     print(f"{artefact.stage}: {artefact.path}")
 
 
 def diffusion(
-    dataset: DatasetArgument, /, preset: str = "fast", columns: Path | None = None, set: Overrides = ()
+    dataset: DatasetArgument,
+    /,
+    preset: str = "fast",
+    columns: Path | None = None,
+    memory: str | None = None,
+    set: Overrides = (),
 ) -> None:
     """Train the diffusion teacher on a dataset, or find it trained.
 
@@ -78,13 +90,19 @@ def diffusion(
         dataset: Name or path of a dataset.
         preset: Named set of values; see `qdq presets`.
         columns: TOML file that maps the columns of a CSV or Parquet file.
+        memory: Memory that the data may take, such as 2GiB; a larger dataset is streamed (default: all data in memory).
         set: Change one setting, such as diffusion.steps=20000; may be repeated.
     """
-    _learn("diffusion", dataset, preset, set, columns)
+    _learn("diffusion", dataset, preset, set, columns, memory)
 
 
 def consistency(
-    dataset: DatasetArgument, /, preset: str = "fast", columns: Path | None = None, set: Overrides = ()
+    dataset: DatasetArgument,
+    /,
+    preset: str = "fast",
+    columns: Path | None = None,
+    memory: str | None = None,
+    set: Overrides = (),
 ) -> None:
     """Distil the teacher into the consistency student (training the teacher first where it is missing).
 
@@ -92,13 +110,19 @@ def consistency(
         dataset: Name or path of a dataset.
         preset: Named set of values; see `qdq presets`.
         columns: TOML file that maps the columns of a CSV or Parquet file.
+        memory: Memory that the data may take, such as 2GiB; a larger dataset is streamed (default: all data in memory).
         set: Change one setting, such as consistency.intervals=40; may be repeated.
     """
-    _learn("consistency", dataset, preset, set, columns)
+    _learn("consistency", dataset, preset, set, columns, memory)
 
 
 def quantile(
-    dataset: DatasetArgument, /, preset: str = "fast", columns: Path | None = None, set: Overrides = ()
+    dataset: DatasetArgument,
+    /,
+    preset: str = "fast",
+    columns: Path | None = None,
+    memory: str | None = None,
+    set: Overrides = (),
 ) -> None:
     """Learn the Q distribution directly by quantile regression.
 
@@ -106,6 +130,7 @@ def quantile(
         dataset: Name or path of a dataset.
         preset: Named set of values; see `qdq presets`.
         columns: TOML file that maps the columns of a CSV or Parquet file.
+        memory: Memory that the data may take, such as 2GiB; a larger dataset is streamed (default: all data in memory).
         set: Change one setting, such as quantile.steps=4000; may be repeated.
     """
-    _learn("quantile", dataset, preset, set, columns)
+    _learn("quantile", dataset, preset, set, columns, memory)
