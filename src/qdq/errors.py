@@ -38,4 +38,11 @@ def suggest(name: str, known: list[str] | tuple[str, ...]) -> str:
     near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
     if near:
         return f"did you mean {near[0]!r}?"
-    return "known: " + ", ".join(known) + "."
+    return "known: " + ", ".join(map(_shown, known)) + "."
+
+
+def _shown(name: str) -> str:
+    """A name as part of a sentence: on one line, and no longer than a name should be."""
+    if name.isprintable() and len(name) <= 60:
+        return name
+    return repr(name[:60]) + ("..." if len(name) > 60 else "")

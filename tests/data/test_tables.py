@@ -142,3 +142,14 @@ def test_a_byte_order_mark_and_quotes_are_fine(dataset: Dataset, tmp_path: Path)
     quoted = ",".join(f'"{name}"' for name in header.split(","))
     (tmp_path / "a.csv").write_text(f"\ufeff{quoted}\r\n" + rest.replace("\n", "\r\n"), newline="")
     np.testing.assert_array_equal(load_dataset(tmp_path / "a.csv").observations, dataset.observations)
+
+
+def test_a_header_that_never_ends_is_still_one_sentence(dataset: Dataset, tmp_path: Path) -> None:
+    """A lonely quote makes one column of the whole file; `make fuzz` found it."""
+    path = tmp_path / "log.csv"
+    write_dataset(dataset, str(path))
+    path.write_text('"' + path.read_text() + '"')
+    with pytest.raises(DataError, match=r"known: 'observation_0,.*\.\.\.\.$") as caught:
+        load_dataset(path)
+    assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) < 300

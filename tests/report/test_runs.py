@@ -155,6 +155,11 @@ def test_a_folder_of_another_shape_is_one_sentence(runs: Path, tmp_path: Path) -
     (tmp_path / "bc" / "config.json").write_text(json.dumps(config | {"training": "none"}))
     with pytest.raises(DataError, match="this version can read"):
         find_runs([tmp_path])
+    (tmp_path / "bc" / "config.json").write_text(json.dumps(config))
+    result = json.loads((tmp_path / "bc" / "result.json").read_text())
+    (tmp_path / "bc" / "result.json").write_text(json.dumps(result | {"stages": None}))
+    with pytest.raises(DataError, match="has no table of stages"):
+        find_runs([tmp_path])
     with pytest.raises(DataError, match="no run folder"):
         find_runs([runs / "bc" / "seed_0"])
     with pytest.raises(DataError, match="not a folder"):

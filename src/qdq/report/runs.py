@@ -138,6 +138,8 @@ class SavedRun:
         """Seconds of each stage; of the training the mean over finished seeds."""
         seconds: dict[str, float] = {}
         if self.result is not None:
+            if not isinstance(self.result["stages"], dict):
+                raise ValueError("result.json has no table of stages")
             for stage, values in self.result["stages"].items():
                 if stage != "training":
                     seconds[stage] = float(values["seconds"])
