@@ -12,7 +12,7 @@ Before that, for `extraction_share` of the run, the critics are fitted to the tr
 extracted from them by AWR, with V(s) as baseline: a start from the Q dataset instead of from nothing. With it, the log
 density in Eq. 9 keeps these weights: actions that did well count for more than actions that did not.
 
-With `bootstrap="recorded"`, our default, nothing is asked about actions that nobody took. V(s) takes the place of the policy's
+With `bootstrap="recorded"` nothing is asked about actions that nobody took. V(s) takes the place of the policy's
 own next action: an expectile of the uncertainty-aware Q of recorded actions (as in IQL, Kostrikov et al. 2021),
 
     V          : |expectile - 1[u < 0]| * u^2,   u = alpha * Q(s, a) + (1 - alpha) * Q_L(s, a) - V(s)
@@ -57,7 +57,7 @@ class Config:
         "alpha + (1 - alpha) * beta",
     )
     uncertainty: Signal = setting(
-        "q_distribution", "what is taken for H; all but the first are controls", PAPER_TABLE_4
+        "q_distribution", "what is taken for H; all but the first are controls", "paper, Eq. 6"
     )
     objective: Literal["eq9", "awr"] = setting("eq9", "policy objective", PAPER_TABLE_4)
     q_weight: float = setting(0.0, "Eq. 9: weight of Q divided by the batch mean of |Q|; 0 uses Q as it is")
@@ -69,7 +69,7 @@ class Config:
     bootstrap: Literal["policy", "recorded"] = setting(
         "policy",
         "what follows in the target: the policy's next action, or an expectile of recorded ones",
-        PAPER_TABLE_4,
+        "paper, Eq. 7",
     )
     expectile: float = setting(0.7, "expectile of V for bootstrap=recorded", "IQL paper")
     value_samples: int = setting(

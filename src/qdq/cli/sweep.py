@@ -83,8 +83,8 @@ def ablate(
         raise UsageError(f"The ablation over {over} has no variant {unknown!r}; {suggest(unknown, names)}")
     chosen = tuple(variant for variant in variants if not only or variant.name in only)
     folder = out or Path("studies") / f"ablation-{over}"
-    names = datasets or ablations.DATASETS
-    study = Study(f"ablation-{over}", folder, names, chosen, tuple(range(seeds)), EngineSettings())
+    sources = datasets or ablations.DATASETS
+    study = Study(f"ablation-{over}", folder, sources, chosen, tuple(range(seeds)), EngineSettings())
     carry_out(study.changed(None, name=engine, jobs=jobs), dry_run, retry)
 
 

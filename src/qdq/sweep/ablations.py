@@ -3,7 +3,7 @@
 from qdq.errors import UsageError, suggest
 from qdq.sweep.study import Variant
 
-# The paper's four tasks (Appendix E); its maze is an AntMaze, ours is one that can be made without a download.
+# The paper's four tasks; its maze is an AntMaze, ours is one that can be made without a download.
 DATASETS = ("halfcheetah-medium", "hopper-medium", "walker2d-medium-expert", "pointmaze-umaze")
 
 Changes = dict[str, tuple[str, ...]]
