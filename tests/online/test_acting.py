@@ -12,8 +12,8 @@ from scipy.stats import norm
 
 from qdq import networks
 from qdq.errors import UsageError
+from qdq.numpy_networks import host_layers
 from qdq.online import acting
-from qdq.online.collect import host_layers
 
 
 def test_log_std_limits_are_those_of_the_networks():
@@ -42,7 +42,7 @@ def test_log_density_stays_finite_far_out():
 @pytest.mark.parametrize("scale", [1.0, 30.0])
 def test_numpy_tanh_gaussian_equals_jax(scale):
     policy = networks.TanhGaussianPolicy(5, 2, (16, 16), jax.random.key(0))
-    host = acting.TanhGaussianBehaviour(host_layers(policy))
+    host = acting.TanhGaussianBehaviour(host_layers(policy.network))
     observation = scale * np.random.default_rng(0).standard_normal(5)
     np.testing.assert_allclose(host.act(observation, None), policy(jnp.asarray(observation)), atol=2e-5)
 
@@ -54,7 +54,7 @@ def test_numpy_tanh_gaussian_equals_jax(scale):
 
 def test_numpy_deterministic_policy_equals_jax_and_explores_within_bounds():
     policy = networks.DeterministicPolicy(5, 2, (16, 16), jax.random.key(0))
-    host = acting.NoisyBehaviour(host_layers(policy))
+    host = acting.NoisyBehaviour(host_layers(policy.network))
     observation = np.random.default_rng(0).standard_normal(5)
     mean = host.act(observation, None)
     np.testing.assert_allclose(mean, policy(jnp.asarray(observation)), atol=2e-5)

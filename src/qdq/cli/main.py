@@ -91,6 +91,8 @@ def _dispatch(arguments: Sequence[str]) -> None:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run a command and exit with its code: 0 fine, 2 usage, 3 data, 4 diverged, 130 interrupted."""
     arguments = sys.argv[1:] if arguments is None else arguments
+    # Policies act in NumPy on a few rows at a time: more threads are slower there, and may round differently.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     try:
         _dispatch(arguments)
     except QDQError as error:

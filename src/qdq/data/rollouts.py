@@ -14,11 +14,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from qdq.data.flatten import flatten_observation, layout_of
+from qdq.numpy_networks import Layers
 from qdq.online.acting import (
     BEHAVIOURS,
     BehaviourPolicy,
     EpisodicBehaviour,
-    Layers,
     UniformBehaviour,
     make_environment,
     scale_action,

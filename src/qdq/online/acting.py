@@ -1,4 +1,4 @@
-"""Policies and episodes in plain NumPy: a policy of this size is faster on the host than through a device.
+"""Behaviour policies and their episodes, in plain NumPy.
 
 Nothing here imports JAX, so that worker processes which only roll out policies start quickly and stay small.
 """
@@ -11,8 +11,7 @@ import numpy as np
 
 from qdq.data.mazes import register_robotics
 from qdq.errors import UsageError, suggest
-
-Layers = list[tuple[np.ndarray, np.ndarray]]
+from qdq.numpy_networks import Layers, NumpyMLP
 
 # The same limits as `qdq.networks`, repeated because that module imports JAX; a test holds them together.
 LOG_STD_MIN, LOG_STD_MAX = -5.0, 2.0
@@ -34,19 +33,6 @@ class EpisodicBehaviour(Protocol):
     def begin(self, noise: np.random.Generator | None) -> None:
         """Forget the last episode and draw what the next one is like."""
         ...
-
-
-class NumpyMLP:
-    """A ReLU network evaluated on the host."""
-
-    def __init__(self, layers: Layers):
-        self.layers = [(np.asarray(w, np.float32), np.asarray(b, np.float32)) for w, b in layers]
-
-    def __call__(self, x: np.ndarray) -> np.ndarray:
-        for weight, bias in self.layers[:-1]:
-            x = np.maximum(x @ weight + bias, 0.0)
-        weight, bias = self.layers[-1]
-        return x @ weight + bias
 
 
 class TanhGaussianBehaviour:

@@ -5,12 +5,7 @@ from typing import Any
 import numpy as np
 
 from qdq.data.batches import Transitions
-from qdq.online.acting import BehaviourPolicy, Layers, scale_action
-
-
-def host_layers(policy: Any) -> Layers:
-    """The weights of a policy with a dense `network`, copied to the host."""
-    return [(np.asarray(layer.weight), np.asarray(layer.bias)) for layer in policy.network.layers]
+from qdq.online.acting import BehaviourPolicy, scale_action
 
 
 class Collector:

@@ -30,9 +30,10 @@ from rich import print as rich_print
 from qdq.data.batches import ReplayBuffer
 from qdq.data.references import d4rl_reference
 from qdq.errors import DataError, InterruptedRun, UsageError, suggest
+from qdq.numpy_networks import host_layers
 from qdq.online import sac, td3
 from qdq.online.acting import BEHAVIOURS, UniformBehaviour, evaluate, make_environment
-from qdq.online.collect import Collector, host_layers
+from qdq.online.collect import Collector
 from qdq.online.records import RunRecords, versions
 from qdq.online.snapshots import save_snapshot
 from qdq.storage import load_pytree, read_json, save_pytree, write_json
@@ -125,12 +126,12 @@ def train_online(
     def collect(updates: int, state: Any) -> ReplayBuffer:
         nonlocal buffer
         del updates
-        buffer = buffer.insert(collector.block(config.block, make_behaviour(host_layers(state.policy))))
+        buffer = buffer.insert(collector.block(config.block, make_behaviour(host_layers(state.policy.network))))
         return buffer
 
     def snapshot(updates: int, state: Any) -> None:
         reached = config.environment_steps(updates)
-        layers = host_layers(state.policy)
+        layers = host_layers(state.policy.network)
         returns = evaluate(
             evaluation_environment,
             make_behaviour(layers),

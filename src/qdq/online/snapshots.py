@@ -18,7 +18,8 @@ import numpy as np
 
 from qdq.data.references import d4rl_reference
 from qdq.errors import DataError, UsageError, suggest
-from qdq.online.acting import BEHAVIOURS, BehaviourPolicy, Layers, evaluate, make_environment
+from qdq.numpy_networks import Layers
+from qdq.online.acting import BEHAVIOURS, BehaviourPolicy, evaluate, make_environment
 from qdq.online.records import read_evaluations, versions
 from qdq.storage import atomic_path, load_arrays, parse_json, read_json
 
@@ -47,8 +48,8 @@ RECIPES = {
         "Hopper-v4", 2, 320_000, 10_000, updates_per_block=200, algorithm_settings={"entropy_per_dimension": -0.5}
     ),
     # HalfCheetah passes the medium level early, so that ten snapshots before it need a shorter interval.
-    "halfcheetah": Recipe("HalfCheetah-v4", seed=1, steps=1_000_000, snapshot_every=5_000),
-    "walker2d": Recipe("Walker2d-v4", seed=1, steps=1_000_000, snapshot_every=10_000),
+    "halfcheetah": Recipe("HalfCheetah-v4", seed=1, steps=600_000, snapshot_every=5_000, updates_per_block=200),
+    "walker2d": Recipe("Walker2d-v4", seed=1, steps=800_000, snapshot_every=10_000, updates_per_block=200),
 }
 
 REPLAY_COUNT = 12

@@ -10,7 +10,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from qdq.data.prepare import Prepared
+from qdq.networks import MLP, DeterministicPolicy, GaussianPolicy
 from qdq.normalisers import Affine
+from qdq.numpy_networks import NumpyMLP, host_layers
 
 
 class DeployedPolicy(eqx.Module):
@@ -25,8 +27,26 @@ class DeployedPolicy(eqx.Module):
 
     def actor(self) -> Callable[[np.ndarray], np.ndarray]:
         """The policy as a function on NumPy arrays, for loops in which every microsecond counts."""
-        leaves, structure = jax.tree.flatten(self)
-        return lambda observations: np.asarray(_act(structure, leaves, observations))
+        dense = _squashed_network(self.network)
+        if dense is None:
+            leaves, structure = jax.tree.flatten(self)
+            return lambda observations: np.asarray(_act(structure, leaves, observations))
+        network = NumpyMLP(host_layers(dense))
+        normaliser, scaler = (jax.tree.map(np.asarray, a) for a in (self.observation_normaliser, self.action_scaler))
+        # Called as plain functions, because looking up a method of a module takes as long as the network.
+        forward, inverse = Affine.forward, Affine.inverse
+        return lambda observations: inverse(scaler, np.tanh(network(forward(normaliser, observations))))
+
+
+def _squashed_network(policy: Any) -> MLP | None:
+    """The ReLU network whose tanh a policy acts by, or None where it acts otherwise."""
+    if isinstance(policy, GaussianPolicy):
+        dense = policy.mean_network
+    elif isinstance(policy, DeterministicPolicy):
+        dense = policy.network
+    else:
+        return None
+    return dense if dense.activation == "relu" and not dense.normalise else None
 
 
 def deploy(network: Any, prepared: Prepared) -> DeployedPolicy:
