@@ -7,6 +7,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+import jax
 import pytest
 from hypothesis import settings
 
@@ -19,6 +20,12 @@ SESSION = os.environ.setdefault("QDQ_TEST_SESSION", str(os.getpid()))  # inherit
 SHARED = Path(tempfile.gettempdir()) / f"qdq-tests-{SESSION}"
 os.environ["JAX_COMPILATION_CACHE_DIR"] = str(SHARED / "compiled")
 os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0.2"
+
+# Most tests compile for longer than they train. So this process optimises less than it could, and the commands that it
+# starts, which train for a few hundred steps, not at all. JAX has read its flags when it has seen its devices.
+os.environ["XLA_FLAGS"] = "--xla_backend_optimization_level=1"
+jax.devices()
+os.environ["XLA_FLAGS"] = "--xla_backend_optimization_level=0"
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:

@@ -57,7 +57,6 @@ def point_maze() -> Dataset:
 @pytest.mark.parametrize(
     ("preset", "override", "penalty", "objective"),
     [
-        ("paper/antmaze-umaze", (), "paper", "awr"),
         ("paper/antmaze-large-play", ("algorithm.penalty=signed",), "signed", "awr"),
         ("release/antmaze-umaze", (), "release_antmaze", "awr"),
         ("release/antmaze-umaze-diverse", (), "release_umaze_diverse", "eq9"),

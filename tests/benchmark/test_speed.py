@@ -20,7 +20,8 @@ print(json.dumps({row["name"]: row for row in measure(cases, repeats=2)}))
 
 
 def test_steps_spend_their_time_in_matrix_products() -> None:
-    ran = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True, env=os.environ, check=True)
+    as_users = {name: value for name, value in os.environ.items() if name != "XLA_FLAGS"}
+    ran = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True, env=as_users, check=True)
     rows = json.loads(ran.stdout)
     assert rows["qdq, 8 nodes"]["utilisation"] > 0.32  # 0.65 on an idle machine
     assert rows["td3-bc"]["utilisation"] > 0.4

@@ -168,8 +168,8 @@ def test_train_evaluate_uncertainty_resume(probe: Path, tmp_path: Path) -> None:
     assert "algorithm.alpha was 0.99, is now 0.5" in other
     assert "names no environment" in sentence(qdq("evaluate", folder, cwd=tmp_path, expect=2))
 
-    again = qdq("train", probe, *TINY, "--steps", "200", "--name", "two", cwd=tmp_path).stdout
-    assert "quantile: found, trained before" in again
+    found = qdq("stage", "quantile", probe, *TINY, cwd=tmp_path).stdout
+    assert "quantile: found, trained before" in found
 
     questions = tmp_path / "questions.npz"
     np.savez(questions, observations=np.zeros((5, 2)), actions=np.zeros((5, 1)))

@@ -85,7 +85,8 @@ fit("stopped", [0, 1], resume=True)
 
 def test_seeds_do_not_depend_on_their_grouping(tmp_path: Path) -> None:
     write_npz(probe_dataset(0.3), tmp_path / "probe.npz")
-    environment = os.environ | {"XLA_FLAGS": "--xla_force_host_platform_device_count=4"}
+    flags = f"{os.environ['XLA_FLAGS']} --xla_force_host_platform_device_count=4"
+    environment = os.environ | {"XLA_FLAGS": flags}
     subprocess.run(
         [sys.executable, "-c", SCRIPT, " ".join(SMALL)], cwd=tmp_path, env=environment, check=True, timeout=600
     )

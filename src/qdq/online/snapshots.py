@@ -48,7 +48,10 @@ RECIPES = {
         "Hopper-v4", 2, 320_000, 10_000, updates_per_block=200, algorithm_settings={"entropy_per_dimension": -0.5}
     ),
     # HalfCheetah passes the medium level early, so that ten snapshots before it need a shorter interval.
-    "halfcheetah": Recipe("HalfCheetah-v4", seed=1, steps=600_000, snapshot_every=5_000, updates_per_block=200),
+    # With LayerNorm our run of seed 1 was at 28 after 80k steps and at 36 after 240k.
+    "halfcheetah": Recipe(
+        "HalfCheetah-v4", 2, 600_000, 5_000, updates_per_block=200, algorithm_settings={"critic_layer_norm": False}
+    ),
     "walker2d": Recipe("Walker2d-v4", seed=1, steps=800_000, snapshot_every=10_000, updates_per_block=200),
 }
 
