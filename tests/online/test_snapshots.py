@@ -13,7 +13,6 @@ from qdq.online.records import RunRecords
 from qdq.online.run import RunConfig
 from qdq.online.snapshots import (
     RECIPES,
-    REPLAY_COUNT,
     load_snapshot,
     load_snapshots,
     pack_snapshots,
@@ -64,7 +63,7 @@ def test_replay_snapshots_are_distinct_and_in_order_even_where_learning_is_quick
 
 def test_a_short_run_is_refused():
     with pytest.raises(DataError, match="train longer"):
-        select_levels(curve([1.0] * 5), lambda step: 0.0)
+        select_levels(curve([1.0] * 5), lambda step: 0.0, replay_count=12)
 
 
 @pytest.fixture
@@ -74,7 +73,7 @@ def fake_run(tmp_path: Path) -> Path:
     write_json(folder / "config.json", {"run": vars(RunConfig("Hopper-v4"))})
     random = np.random.default_rng(0)
     records = RunRecords(folder, None)
-    for number in range(REPLAY_COUNT + 2):
+    for number in range(14):
         sizes = ((11, 4), (4, 6))
         layers = [(random.standard_normal(size), random.standard_normal(size[1])) for size in sizes]
         row = records.evaluation(10_000 * number, np.full(1, float(number)), [])
@@ -85,7 +84,7 @@ def fake_run(tmp_path: Path) -> Path:
 
 
 def test_pack_round_trip(fake_run: Path, tmp_path: Path):
-    packed = pack_snapshots(fake_run, tmp_path / "hopper.safetensors", report=lambda line: None)
+    packed = pack_snapshots(fake_run, tmp_path / "hopper.safetensors", 12, report=lambda line: None)
     again = read_snapshot_set(tmp_path / "hopper.safetensors")
     assert again.levels == packed.levels
     assert (again.environment_id, again.algorithm, again.seed) == ("Hopper-v4", "sac", 1)

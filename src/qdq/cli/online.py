@@ -91,6 +91,6 @@ def snapshots(
             )
         else:
             run = from_runs / recipe.folder
-        packed = pack_snapshots(run, out / f"{family}.safetensors")
+        packed = pack_snapshots(run, out / f"{family}.safetensors", recipe.replay_count)
         for level, step in (("expert", packed.levels.expert), ("medium", packed.levels.medium)):
             print(f"{family} {level}: score {packed.snapshots[step].score:.1f} at {step:,} environment steps")
