@@ -35,8 +35,6 @@ def test_inspect_prints_text_json_and_a_page(file: Path, capsys: pytest.CaptureF
     summary = json.loads(capsys.readouterr().out)
     assert summary["episodes"] == 3
     assert {"lengths", "returns", "coverage", "q_dataset", "warnings"} <= set(summary)
-    data.inspect(str(file), json=True, memory="1MiB")
-    assert json.loads(capsys.readouterr().out) == summary
     with pytest.raises(UsageError, match="at least 1"):
         data.inspect(str(file), q_width=0)
 

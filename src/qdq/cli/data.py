@@ -60,7 +60,6 @@ def inspect(
     columns: Path | None = None,
     json: bool = False,
     html: Path | None = None,
-    memory: str | None = None,
     q_width: int = 200,
     q_stride: int = 10,
     discount: float = 0.99,
@@ -72,8 +71,6 @@ def inspect(
         columns: TOML file that names the columns of a table.
         json: Print everything as JSON.
         html: Write a page with plots to this file.
-        memory: Memory that the data may take, such as 2GiB: it is then mapped from disk instead of read (default: all
-            data in memory).
         q_width: Window width T of the Q dataset preview, in steps.
         q_stride: Distance k between windows, in steps.
         discount: Discount per step inside a window.
@@ -84,7 +81,7 @@ def inspect(
 
     if q_width < 1 or q_stride < 1 or not 0.0 <= discount <= 1.0:
         raise UsageError("The Q preview needs a width and a stride of at least 1 and a discount from 0 to 1.")
-    dataset = load_dataset(name_or_path, columns=columns, memory=memory)
+    dataset = load_dataset(name_or_path, columns=columns)
     summary = inspect_dataset(dataset, q_width, q_stride, discount)
     if json:
         from json import dumps
