@@ -117,13 +117,14 @@ def test_unknown_family_and_foreign_file(tmp_path: Path):
 def test_shipped_sets_are_small_and_complete():
     folder = Path(snapshots_module.__file__).parents[1] / "data" / "snapshots"
     paths = sorted(folder.glob("*.safetensors"))
+    assert {path.stem for path in paths} == set(RECIPES)
     assert sum(path.stat().st_size for path in paths) < 5_000_000
     for path in paths:
         packed = read_snapshot_set(path)
-        assert path.stem in RECIPES
         assert packed.environment_id == RECIPES[path.stem].environment_id
         assert path.stat().st_size < 1_000_000
         assert len(set(packed.levels.replay)) >= 10
         assert packed.levels.replay[-1] == packed.levels.medium
         expert, medium = (packed.snapshots[step].score for step in (packed.levels.expert, packed.levels.medium))
         assert 0.2 < medium / expert < 0.5
+        assert expert >= {"hopper": 80.0, "walker2d": 80.0, "halfcheetah": 60.0}[path.stem]

@@ -5,6 +5,7 @@ import multiprocessing
 import os
 import statistics
 import time
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -14,6 +15,7 @@ import numpy as np
 
 from qdq import normalisers, q_dataset
 from qdq.benchmark.cases import Case, synthetic_dataset
+from qdq.benchmark.products import Bare, Product, gigaflop
 from qdq.data.episodes import Metadata
 from qdq.evaluation.rollout import Evaluator
 from qdq.networks import GaussianPolicy
@@ -23,7 +25,14 @@ ENVIRONMENT = "HalfCheetah-v4"  # its episodes always last 1000 steps, so both l
 STEPS = 400
 
 
-def evaluation(episodes: int = 10, repeats: int = 3) -> dict[str, Any]:
+def square_product_rate(repeats: int = 9) -> float:
+    """GFLOP per CPU-second of a 256 x 256 x 256 product, by the faster of NumPy and JAX: the yardstick for other machines."""
+    products = Counter({Product(256, 256, 256): 100})
+    bare = Bare(products)
+    return gigaflop(products) / statistics.median(min(bare.seconds()) for _ in range(repeats))
+
+
+def evaluation(episodes: int = 10, repeats: int = 5) -> dict[str, Any]:
     """The step rate of an evaluation beside that of the bare environments with the same actions, interleaved."""
     evaluator = Evaluator(Metadata("bench", environment_id=ENVIRONMENT), episodes, 17, 6)
     network = GaussianPolicy(17, 6, (256, 256), jax.random.key(0))
