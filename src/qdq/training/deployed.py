@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import equinox as eqx
 import jax
@@ -34,7 +34,7 @@ class DeployedPolicy(eqx.Module):
         network = NumpyMLP(host_layers(dense))
         normaliser, scaler = (jax.tree.map(np.asarray, a) for a in (self.observation_normaliser, self.action_scaler))
         # Called as plain functions, because looking up a method of a module takes as long as the network.
-        forward, inverse = Affine.forward, Affine.inverse
+        forward, inverse = cast(Any, Affine.forward), cast(Any, Affine.inverse)  # on arrays of either library
         return lambda observations: inverse(scaler, np.tanh(network(forward(normaliser, observations))))
 
 
