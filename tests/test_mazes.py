@@ -58,7 +58,6 @@ def point_maze() -> Dataset:
     ("preset", "override", "penalty", "objective"),
     [
         ("paper/antmaze-large-play", ("algorithm.penalty=signed",), "signed", "awr"),
-        ("release/antmaze-umaze", (), "release_antmaze", "awr"),
         ("release/antmaze-umaze-diverse", (), "release_umaze_diverse", "eq9"),
     ],
 )
