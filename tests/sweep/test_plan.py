@@ -9,6 +9,7 @@ import pytest
 from qdq.errors import UsageError
 from qdq.sweep import records
 from qdq.sweep.plan import Job, Source, make_plan
+from qdq.sweep.results import collect
 from qdq.sweep.study import EngineSettings, Study, Variant
 
 HOPPER = Source("hopper-medium", "hopper-medium", "hopper-medium", "a" * 64)
@@ -92,12 +93,12 @@ def test_wrong_settings_are_found_before_anything_starts(tmp_path: Path) -> None
         make_plan(study(tmp_path, PLAIN, replace(PLAIN, name="again")), [HOPPER])
 
 
-def finish(job: Job) -> None:
+def finish(job: Job, score: float = 0.0) -> None:
     """What a finished job leaves behind, as far as a sweep looks at it."""
     assert job.folder is not None
     seed = job.folder / f"seed_{job.seed}"
     seed.mkdir(parents=True)
-    (seed / "outcome.json").write_text("{}")
+    (seed / "outcome.json").write_text(json.dumps({"final_score": score}))
     told = [int(path.parent.name.removeprefix("seed_")) for path in job.folder.glob("seed_*/outcome.json")]
     (job.folder / "result.json").write_text(json.dumps({"seeds": [{"seed": number} for number in told]}))
 
@@ -117,6 +118,17 @@ def test_what_is_finished_is_known_by_the_folders(tmp_path: Path) -> None:
     assert untold.folder is not None
     (untold.folder / "result.json").unlink()  # it was killed between a seed's end and the run's
     assert not untold.finished
+
+
+def test_the_table_is_over_finished_seeds(tmp_path: Path) -> None:
+    jobs = make_plan(study(tmp_path), [HOPPER])
+    for job in jobs[1:]:
+        if job.method == "qdq" or job.seed == 0:
+            finish(job, 14.0 if job.seed else 10.0)
+    guided, plain = collect(jobs)
+    assert (guided["method"], guided["scores"], guided["missing"]) == ("qdq", {"0": 10.0, "1": 14.0}, [])
+    assert guided["mean"] == 12.0
+    assert (plain["method"], plain["mean"], plain["missing"]) == ("td3-bc", 10.0, [1])
 
 
 def test_failures_are_kept_until_a_retry(tmp_path: Path) -> None:
