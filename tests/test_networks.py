@@ -26,10 +26,21 @@ def test_mish_and_its_slope_equal_the_definition() -> None:
     np.testing.assert_allclose(slope, expected, rtol=1e-4, atol=1e-5)
 
 
+def test_swish_equals_its_definition_with_its_gradient() -> None:
+    x = jnp.linspace(-200.0, 200.0, 2001)
+    np.testing.assert_allclose(networks.swish(x), jax.nn.swish(x), rtol=1e-4, atol=2e-5)
+    slope, expected = (jax.vmap(jax.grad(f))(x) for f in (networks.swish, jax.nn.swish))
+    np.testing.assert_allclose(slope, expected, rtol=1e-4, atol=2e-5)
+
+
 def test_log_std_has_a_floor() -> None:
     policy = networks.GaussianPolicy(1, 1, (8,), jax.random.key(0))
     policy = eqx.tree_at(lambda p: p.raw_log_std, policy, jnp.array([-50.0]))
     assert policy.log_std[0] == networks.LOG_STD_MIN
+
+
+def _group_norm(x: jax.Array, groups: int) -> jax.Array:
+    return networks.strided_group_norm(networks.group_means_removed(x, groups), groups)
 
 
 def test_strided_group_norm_equals_group_norm_of_permuted_channels() -> None:
@@ -38,7 +49,7 @@ def test_strided_group_norm_equals_group_norm_of_permuted_channels() -> None:
     grouped = np.asarray(x).reshape(4, -1, groups)  # channel c is in group c mod 16
     mean, variance = grouped.mean(axis=1, keepdims=True), grouped.var(axis=1, keepdims=True)
     expected = ((grouped - mean) / np.sqrt(variance + 1e-5)).reshape(4, 64)
-    np.testing.assert_allclose(networks.strided_group_norm(x, groups), expected, rtol=2e-4, atol=2e-4)
+    np.testing.assert_allclose(_group_norm(x, groups), expected, rtol=2e-4, atol=2e-4)
 
 
 def test_gradient_of_group_norm_equals_the_derived_one() -> None:
@@ -48,7 +59,7 @@ def test_gradient_of_group_norm_equals_the_derived_one() -> None:
 
     x, weight = (jax.random.normal(jax.random.key(i), (6, 64)) for i in range(2))
     expected = jax.grad(lambda x: jnp.sum(weight * derived(x)))(x)
-    found = jax.grad(lambda x: jnp.sum(weight * networks.strided_group_norm(x, 8)))(x)
+    found = jax.grad(lambda x: jnp.sum(weight * _group_norm(x, 8)))(x)
     np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-4)
 
 
@@ -72,7 +83,7 @@ def test_conditional_scalar_equals_a_plain_concatenation() -> None:
         time = jnp.broadcast_to(network.time(level), (6, 32))
         hidden = network.first(jnp.concatenate([s, a, x[i][:, None], time], axis=-1))
         for layer, gain, shift in zip((*network.body, network.last), network.gains, network.shifts, strict=True):
-            hidden = layer(jax.nn.swish(networks.strided_group_norm(hidden, 8) * gain + shift))
+            hidden = layer(jax.nn.swish(_group_norm(hidden, 8) * gain + shift))
         np.testing.assert_allclose(network(s, a, x, level)[i], hidden[:, 0], rtol=1e-4, atol=1e-5)
 
 

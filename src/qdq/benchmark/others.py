@@ -19,6 +19,7 @@ from qdq.benchmark.products import Bare, Product, gigaflop
 from qdq.data.episodes import Metadata
 from qdq.evaluation.rollout import Evaluator
 from qdq.networks import GaussianPolicy
+from qdq.online.acting import make_environment
 from qdq.training.deployed import DeployedPolicy
 
 ENVIRONMENT = "HalfCheetah-v4"  # its episodes always last 1000 steps, so both loops below do the same work
@@ -37,6 +38,7 @@ def evaluation(episodes: int = 10, repeats: int = 5) -> dict[str, Any]:
     evaluator = Evaluator(Metadata("bench", environment_id=ENVIRONMENT), episodes, 17, 6)
     network = GaussianPolicy(17, 6, (256, 256), jax.random.key(0))
     act = DeployedPolicy(network, normalisers.identity(17), normalisers.identity(6)).actor()
+    environments = [make_environment(ENVIRONMENT) for _ in range(episodes)]
     recorded: list[np.ndarray] = []
 
     def record(observations: np.ndarray) -> np.ndarray:
@@ -45,10 +47,10 @@ def evaluation(episodes: int = 10, repeats: int = 5) -> dict[str, Any]:
 
     def bare() -> float:
         began = time.process_time()
-        for i, environment in enumerate(evaluator.environments):
+        for i, environment in enumerate(environments):
             environment.reset(seed=i)
         for actions in recorded:
-            for environment, action in zip(evaluator.environments, actions, strict=True):
+            for environment, action in zip(environments, actions, strict=True):
                 environment.step(action)
         return time.process_time() - began
 
@@ -59,7 +61,8 @@ def evaluation(episodes: int = 10, repeats: int = 5) -> dict[str, Any]:
 
     evaluator.play(record, seed=0)  # compiles, and keeps the actions: the cost of a step depends on them
     pairs = [(bare(), real()) for _ in range(repeats)]
-    evaluator.close()
+    for closable in (evaluator, *environments):
+        closable.close()
     steps = 1000 * episodes
     return {
         "environment": ENVIRONMENT,

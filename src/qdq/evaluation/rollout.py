@@ -1,5 +1,6 @@
 """Acting in the real environment: a batch of episodes in lockstep, seeded, so that a score can be had again."""
 
+import math
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -42,11 +43,28 @@ def make_environment(metadata: Metadata) -> Any:
             raise UsageError(f"Environment {identifier!r} cannot be made ({error}); check environment_id.") from error
 
 
+def without_bookkeeping(environment: Any) -> tuple[Any, float]:
+    """The environment inside Gymnasium's outermost checks, and its time limit, which is then the caller's to keep.
+
+    They cost as much as a layer of the policy; any other wrapper stays.
+    """
+    from gymnasium.wrappers import OrderEnforcing, PassiveEnvChecker, TimeLimit
+
+    limit = math.inf
+    while type(environment) in (OrderEnforcing, PassiveEnvChecker, TimeLimit):
+        if type(environment) is TimeLimit:
+            specification: Any = environment.spec
+            limit = min(limit, specification.max_episode_steps)
+        environment = environment.env
+    return environment, limit
+
+
 class Evaluator:
     """A fixed set of environments that plays `episodes` episodes at a time."""
 
     def __init__(self, metadata: Metadata, episodes: int, observation_size: int, action_size: int):
-        self.environments = [make_environment(metadata) for _ in range(episodes)]
+        made = [without_bookkeeping(make_environment(metadata)) for _ in range(episodes)]
+        self.environments, self.limits = [environment for environment, _ in made], [limit for _, limit in made]
         self.observation_size = observation_size
         self.layout = layout_of(self.environments[0].observation_space)
         self._plain = self.layout.parts[0][0] == ""  # vectors need no joining, which would take a tenth of the time
@@ -76,7 +94,7 @@ class Evaluator:
         observations = np.zeros((count, self.observation_size), np.float32)
         for i, environment in enumerate(self.environments):
             observations[i] = self._vector(environment.reset(seed=seed + i)[0])
-        returns, lengths = np.zeros(count), np.zeros(count, int)
+        returns, lengths = [0.0] * count, [0] * count
         playing = list(range(count))
         while playing:
             if stopped():
@@ -87,9 +105,9 @@ class Evaluator:
                 observations[i] = self._vector(observation)
                 returns[i] += float(reward)
                 lengths[i] += 1
-                if terminal or truncated:
+                if terminal or truncated or lengths[i] >= self.limits[i]:
                     playing.remove(i)
-        return Episodes(returns.tolist(), lengths.tolist())
+        return Episodes(returns, lengths)
 
     def _vector(self, observation: Any) -> np.ndarray:
         return observation if self._plain else flatten_observation(observation, self.layout)

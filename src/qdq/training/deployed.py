@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any, cast
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -32,10 +32,12 @@ class DeployedPolicy(eqx.Module):
             leaves, structure = jax.tree.flatten(self)
             return lambda observations: np.asarray(_act(structure, leaves, observations))
         network = NumpyMLP(host_layers(dense))
-        normaliser, scaler = (jax.tree.map(np.asarray, a) for a in (self.observation_normaliser, self.action_scaler))
-        # Called as plain functions, because looking up a method of a module takes as long as the network.
-        forward, inverse = cast(Any, Affine.forward), cast(Any, Affine.inverse)  # on arrays of either library
-        return lambda observations: inverse(scaler, np.tanh(network(forward(normaliser, observations))))
+        # Plain arrays, because looking up an attribute of a module in every call takes as long as a layer.
+        (shift, scale), (action_shift, action_scale) = (
+            (np.asarray(affine.shift), np.asarray(affine.scale))
+            for affine in (self.observation_normaliser, self.action_scaler)
+        )
+        return lambda observations: np.tanh(network((observations - shift) / scale)) * action_scale + action_shift
 
 
 def _squashed_network(policy: Any) -> MLP | None:
