@@ -66,9 +66,9 @@ def strided_group_norm(x: Array, groups: int) -> Array:
     """Group normalisation of an `x` whose group means are zero; channel c belongs to group c mod `groups`.
 
     The usual layout (adjacent channels) is the same function up to a permutation of channels, which a dense layer
-    absorbs; this one reduces over a leading axis, which processors do several times faster. Removing the means is left
-    to the weights of the layer before (`group_means_removed`), which are fewer than its outputs. The gradient is written
-    out, because the one derived from the formula passes over the data about twice as often.
+    absorbs; this one adds neighbouring blocks of channels, which processors do several times faster. Removing the means
+    is left to the weights of the layer before (`group_means_removed`), which are fewer than its outputs. The gradient is
+    written out, because the one derived from the formula passes over the data about twice as often.
     """
     return cast(Array, _group_norm(x, groups))
 
@@ -79,14 +79,15 @@ def _group_norm(x: Array, groups: int) -> Array:
 
 
 def _group_norm_forward(x: Array, groups: int) -> tuple[Array, tuple[Array, Array]]:
-    split = x.reshape(*x.shape[:-1], -1, groups)
-    scale = jax.lax.rsqrt(jnp.mean(jnp.square(split), axis=-2, keepdims=True) + 1e-5)
-    normalised = split * scale
-    return normalised.reshape(x.shape), (normalised, scale)
+    # A sum over a list needs no reduction over an axis, which is slower here; in the gradient it is faster.
+    parts = jnp.split(x, x.shape[-1] // groups, axis=-1)
+    scale = jax.lax.rsqrt(sum(jnp.square(part) for part in parts) / len(parts) + 1e-5)
+    normalised = jnp.concatenate([part * scale for part in parts], axis=-1)
+    return normalised, (normalised, scale)
 
 
 def _group_norm_backward(groups: int, saved: tuple[Array, Array], gradient: Array) -> tuple[Array]:
-    normalised, scale = saved
+    normalised, scale = (array.reshape(*array.shape[:-1], -1, groups) for array in saved)
     split = gradient.reshape(normalised.shape)
     along = normalised * jnp.mean(split * normalised, axis=-2, keepdims=True)
     return (((split - along) * scale).reshape(gradient.shape),)

@@ -39,9 +39,14 @@ class Running:
         return time.process_time() - began
 
 
+def case_products(case: Case) -> Products:
+    """The matrix products of one cycle of steps."""
+    return products_of(case.one_cycle, case.state, case.data, jax.random.key(0))
+
+
 def start_case(case: Case) -> Running:
     """Compile a case and run its first chunk."""
-    products = products_of(case.one_cycle, case.state, case.data, jax.random.key(0))
+    products = case_products(case)
     chunk = case.compile(CHUNK)
     # The chunk donates its state, so the case keeps its own copy.
     state = jax.tree.map(lambda leaf: jnp.array(leaf, copy=True) if isinstance(leaf, jax.Array) else leaf, case.state)

@@ -15,7 +15,7 @@ import numpy as np
 
 from qdq import normalisers, q_dataset
 from qdq.benchmark.cases import Case, synthetic_dataset
-from qdq.benchmark.products import Bare, Product, gigaflop
+from qdq.benchmark.products import Bare, Product, Products, gigaflop
 from qdq.data.episodes import Metadata
 from qdq.evaluation.rollout import Evaluator
 from qdq.networks import GaussianPolicy
@@ -29,8 +29,13 @@ STEPS = 400
 def square_product_rate(repeats: int = 9) -> float:
     """GFLOP per CPU-second of a 256 x 256 x 256 product, by the faster of NumPy and JAX: the yardstick for other machines."""
     products = Counter({Product(256, 256, 256): 100})
+    return gigaflop(products) / seconds_of(products, repeats)
+
+
+def seconds_of(products: Products, repeats: int = 9) -> float:
+    """Processor seconds of a list of products, by the faster of NumPy and JAX."""
     bare = Bare(products)
-    return gigaflop(products) / statistics.median(min(bare.seconds()) for _ in range(repeats))
+    return statistics.median(min(bare.seconds()) for _ in range(repeats))
 
 
 def evaluation(episodes: int = 10, repeats: int = 5) -> dict[str, Any]:

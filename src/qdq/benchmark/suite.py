@@ -12,7 +12,7 @@ from rich.table import Table
 
 from qdq.benchmark import others
 from qdq.benchmark.cases import SHAPES, Shape, algorithm_case, qdq_case, standard_cases
-from qdq.benchmark.measure import load, measure
+from qdq.benchmark.measure import case_products, load, measure
 from qdq.training.compilation import configure_jax
 from qdq.training.versions import versions
 
@@ -32,7 +32,7 @@ def run(shape_name: str, repeats: int, full: bool, interpreter: Path | None, rep
     before = load()
     content: dict[str, Any] = {"shape": {"name": shape_name, **dataclasses.asdict(shape)}, "repeats": repeats}
     content["steps"] = measure(standard_cases(shape), repeats, report)
-    content["sampler_over_its_products"] = _sampler_over_its_products(content["steps"])
+    content["sampler_over_its_products"] = _sampler_over_its_products(shape, content["steps"])
     content["square_product_gigaflop_per_second"] = others.square_product_rate()
     report("evaluation")
     content["evaluation"] = others.evaluation()
@@ -55,12 +55,12 @@ def run(shape_name: str, repeats: int, full: bool, interpreter: Path | None, rep
     return content
 
 
-def _sampler_over_its_products(steps: list[dict[str, Any]]) -> float:
+def _sampler_over_its_products(shape: Shape, steps: list[dict[str, Any]]) -> float:
     """What eight nodes of H add to a step, over the time of the matrix products that they add."""
-    rows = {row["name"]: row for row in steps}
-    with_it, without = rows["qdq, 8 nodes"], rows["qdq without H"]
-    added = with_it["cpu_milliseconds_per_step"] - without["cpu_milliseconds_per_step"]
-    return added / (with_it["products_milliseconds"] - without["products_milliseconds"])
+    with_it, without = (qdq_case(shape, nodes=nodes) for nodes in (8, 0))
+    seconds = others.seconds_of(case_products(with_it) - case_products(without)) / len(with_it.cycle)
+    taken = {row["name"]: row["cpu_milliseconds_per_step"] for row in steps}
+    return (taken[with_it.name] - taken[without.name]) / (1e3 * seconds)
 
 
 def _processes(shape: Shape, counts: tuple[int, ...]) -> list[dict[str, Any]]:
