@@ -52,7 +52,7 @@ def _curve(axes: Any, name: str, rows: list[dict[str, Any]]) -> None:
     key = "steps_per_second" if rate else "cpu_milliseconds_per_step"
     axes.plot([row["value"] for row in rows], [row[key] for row in rows], marker="o", color=ACCENT)
     axes.set_xscale("log", base=10 if name == "dataset size" else 2)
-    axes.set_ylim(bottom=0)
+    axes.set_ylim(0, 1.1 * max(row[key] for row in rows))
     axes.set_xlabel(name)
     axes.set_ylabel("steps/s in all" if rate else "CPU ms", color=INK)
     axes.grid(color=QUIET, alpha=0.25)
