@@ -35,7 +35,7 @@ class Fixed(eqx.Module):
 def aware(signal: controls.Signal, key: int = 0) -> np.ndarray:
     config = qdq.Config(uncertainty=signal, alpha=0.5, beta=0.5)
     recorded = controls.RecordedPairs.of(OBSERVATIONS, ACTIONS)
-    problem = Problem(2, 1, 10, 0.0, 1.0, Fixed(CRITICS), recorded=recorded)  # type: ignore[arg-type]
+    problem = Problem(2, 1, 10, 0.0, 1.0, distribution=Fixed(CRITICS), recorded=recorded)  # type: ignore[arg-type]
     critics = Fixed(CRITICS)
     value, _ = qdq.uncertainty_aware(critics, OBSERVATIONS, ACTIONS, config, problem, jax.random.key(key))  # type: ignore[arg-type]
     return np.asarray(value)

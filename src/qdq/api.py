@@ -14,6 +14,7 @@ import numpy as np
 from qdq import algorithms, presets, storage
 from qdq import config as configuration
 from qdq.algorithms.problem import Problem
+from qdq.behaviour import BehaviourModel
 from qdq.data.episodes import Dataset
 from qdq.data.load import load_dataset
 from qdq.errors import DataError, UsageError
@@ -25,12 +26,14 @@ from qdq.training.deployed import DeployedPolicy
 from qdq.training.display import Display, choose
 from qdq.training.hooks import read_entries
 from qdq.training.layout import leading
-from qdq.training.run import execute, load_adopted
+from qdq.training.run import execute, load_behaviour, load_distribution
 from qdq.training.seeds import POLICIES
+from qdq.training.stages import surprise_of
 from qdq.uncertainty import Config as UncertaintyConfig
 from qdq.uncertainty import mean_and_std
 
 LARGEST = float(np.finfo(np.float32).max)
+BLOCK = 4096  # rows that are answered together, so that a large question needs little memory
 
 
 def train(
@@ -163,7 +166,7 @@ class Run:
             ) from error
         sizes = self.manifest["observation_size"], self.manifest["action_size"]
         origin = self.manifest.get("dataset_sha256", "")
-        distribution, rule, _ = load_adopted(self.path, self.config, *sizes, origin)
+        distribution, rule, _ = load_distribution(self.path, self.config, *sizes, origin)
         return _finite(folder / "model.safetensors", distribution), rule
 
     @property
@@ -194,13 +197,60 @@ class Run:
         if not len(states):
             raise DataError("There are no observations to judge; give at least one row.")
         spreads = []
-        for i in range(0, len(states), 4096):  # in blocks, so that a large question needs little memory
-            block = slice(i, i + 4096)
+        for i in range(0, len(states), BLOCK):
+            block = slice(i, i + BLOCK)
             _, spread = mean_and_std(
                 self.distribution, states[block], scaled[block], self.uncertainty_rule, jax.random.key(0)
             )
             spreads.append(np.asarray(spread))
         return np.concatenate(spreads)
+
+    @cached_property
+    def _behaviour(self) -> tuple[BehaviourModel, float]:
+        folder = self.path / "behaviour"
+        if not folder.exists():
+            raise UsageError(f"{self.path} has no model of the recorded actions: its settings do not learn one.")
+        if not _are_numbers(storage.read_json(folder / "manifest.json"), "surprise_border"):
+            raise DataError(f"{folder / 'manifest.json'} gives no border; copy the run again or train it anew.")
+        sizes = self.manifest["observation_size"], self.manifest["action_size"]
+        model, border, _ = load_behaviour(self.path, self.config, *sizes, self.manifest.get("dataset_sha256", ""))
+        return _finite(folder / "model.safetensors", model), border
+
+    @property
+    def behaviour(self) -> BehaviourModel:
+        """The model of the recorded actions, on normalised inputs."""
+        return self._behaviour[0]
+
+    @property
+    def surprise_border(self) -> float:
+        """The surprise that few recorded actions of unseen episodes exceed: the border of the risk set."""
+        return self._behaviour[1]
+
+    def surprise(self, observations: np.ndarray, actions: np.ndarray) -> np.ndarray:
+        """-log of the density of recorded actions at each row: what nobody did at such states is surprising."""
+        states, scaled = self._normalised(observations, actions)
+        if not len(states):
+            raise DataError("There are no observations to judge; give at least one row.")
+        blocks = [
+            surprise_of(self.behaviour, states[i : i + BLOCK], scaled[i : i + BLOCK])
+            for i in range(0, len(states), BLOCK)
+        ]
+        return np.concatenate([np.asarray(block) for block in blocks])
+
+    def risky(self, observations: np.ndarray, actions: np.ndarray, quantile: float = 0.95) -> np.ndarray:
+        """Whether the data does not vouch for each row's action.
+
+        Where the run has a model of the recorded actions: their surprise is beyond its border. Elsewhere: H is beyond
+        a quantile of that of the recorded actions, which says little about the action (docs/uncertainty.md).
+        """
+        if self.watches_actions:
+            return self.surprise(observations, actions) > self.surprise_border
+        return self.uncertainty(observations, actions) > self.uncertainty_border(quantile)
+
+    @property
+    def watches_actions(self) -> bool:
+        """Whether the run has a model of the recorded actions."""
+        return (self.path / "behaviour").exists()
 
     def uncertainty_border(self, quantile: float = 0.95) -> float:
         """The quantile of H over the recorded actions: H above it is unusual for this data."""

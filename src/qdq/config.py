@@ -7,7 +7,7 @@ import typing
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from qdq import algorithms, consistency, diffusion, q_dataset, q_distribution, quantile, uncertainty
+from qdq import algorithms, behaviour, consistency, diffusion, q_dataset, q_distribution, quantile, uncertainty
 from qdq.errors import UsageError, suggest
 from qdq.settings import PAPER_TABLE_4, setting, to_dict
 
@@ -35,6 +35,9 @@ class TrainingConfig:
     batch_size: int = setting(256, "transitions per step", PAPER_TABLE_4)
     chunk: int = setting(200, "steps per compiled chunk: metrics are logged and Ctrl-C is obeyed between chunks")
     checkpoint_every: int = setting(10_000, "steps between checkpoints")
+    average_rate: float = setting(
+        0.0, "moving-average rate of the policy that is evaluated, per update; 0 evaluates the policy itself"
+    )
 
 
 @dataclass(frozen=True)
@@ -60,6 +63,7 @@ class Config:
     consistency: consistency.Config
     quantile: quantile.Config
     uncertainty: uncertainty.Config
+    behaviour: behaviour.Config
     algorithm: Any
     training: TrainingConfig
     evaluation: EvaluationConfig
@@ -84,6 +88,7 @@ def default(algorithm: str) -> Config:
         consistency.Config(),
         quantile.Config(),
         uncertainty.Config(),
+        behaviour.Config(),
         algorithms.get(algorithm).Config(),
         TrainingConfig(),
         EvaluationConfig(),
@@ -213,9 +218,20 @@ POSITIVE = (
     "quantile.batch_size",
     "quantile.levels",
     "uncertainty.nodes",
+    "behaviour.steps",
+    "behaviour.batch_size",
+    "behaviour.components",
 )
-SHARES = ("algorithm.extraction_share", "algorithm.target_rate", "algorithm.average_rate", "consistency.target_rate")
-FRACTIONS = ("algorithm.alpha", "algorithm.beta", "algorithm.expectile", "algorithm.discount", "q_dataset.discount")
+SHARES = ("algorithm.extraction_share", "algorithm.target_rate", "training.average_rate", "consistency.target_rate")
+FRACTIONS = (
+    "algorithm.alpha",
+    "algorithm.beta",
+    "algorithm.expectile",
+    "algorithm.discount",
+    "q_dataset.discount",
+    "behaviour.held_out",
+    "behaviour.false_alarms",
+)
 STAGE_CHUNK = 200  # steps per compiled chunk of the stages of the Q distribution
 
 
@@ -243,7 +259,7 @@ def check(config: Config) -> Config:
     for key in ("training.steps", "training.checkpoint_every", "evaluation.every"):
         if value(key) % chunk:
             raise UsageError(f"Setting {key}={value(key)} must be a multiple of training.chunk={chunk}.")
-    for key in ("diffusion.steps", "consistency.steps", "quantile.steps"):
+    for key in ("diffusion.steps", "consistency.steps", "quantile.steps", "behaviour.steps"):
         if value(key) % STAGE_CHUNK:
             raise UsageError(f"Setting {key}={value(key)} must be a multiple of {STAGE_CHUNK}.")
     groups = config.q_distribution.groups

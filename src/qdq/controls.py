@@ -11,8 +11,11 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-Signal = Literal["q_distribution", "shuffled", "random", "constant", "ensemble", "nearest"]
-NEEDS_DISTRIBUTION = ("q_distribution", "shuffled")
+Signal = Literal[
+    "q_distribution", "behaviour", "shuffled", "behaviour_shuffled", "random", "constant", "ensemble", "nearest"
+]
+NEEDS_BEHAVIOUR = ("behaviour", "behaviour_shuffled")
+NEEDS_DISTRIBUTION = ("q_distribution", "shuffled", *NEEDS_BEHAVIOUR)
 RECORDED_PAIRS = 4096  # recorded actions among which the nearest one is looked for
 
 

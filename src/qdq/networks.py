@@ -97,11 +97,16 @@ _group_norm.defvjp(_group_norm_forward, _group_norm_backward)
 
 
 class MLP(eqx.Module):
-    """Dense layers with an activation, and optionally a LayerNorm before each activation."""
+    """Dense layers with an activation, and optionally a LayerNorm before each activation.
+
+    The outputs are `shift` plus `scale` times those of the last layer, for values that are far from zero.
+    """
 
     layers: tuple[Linear, ...]
     activation: str = eqx.field(static=True)
     normalise: bool = eqx.field(static=True)
+    shift: float = eqx.field(static=True)
+    scale: float = eqx.field(static=True)
 
     def __init__(
         self,
@@ -111,12 +116,15 @@ class MLP(eqx.Module):
         key: Array,
         activation: str = "relu",
         normalise: bool = False,
+        shift: float = 0.0,
+        scale: float = 1.0,
     ):
         sizes = (inputs, *hidden, outputs)
         keys = jax.random.split(key, len(sizes) - 1)
         self.layers = tuple(Linear(a, b, k) for a, b, k in zip(sizes[:-1], sizes[1:], keys, strict=True))
         self.activation = activation
         self.normalise = normalise
+        self.shift, self.scale = shift, scale
 
     def __call__(self, x: Array) -> Array:
         for layer in self.layers[:-1]:
@@ -124,7 +132,7 @@ class MLP(eqx.Module):
             if self.normalise:
                 x = layer_norm(x)
             x = ACTIVATIONS[self.activation](x)
-        return self.layers[-1](x)
+        return self.shift + self.scale * self.layers[-1](x)
 
 
 class Critics(eqx.Module):
@@ -141,9 +149,11 @@ class Critics(eqx.Module):
         activation: str = "relu",
         normalise: bool = False,
         count: int = 2,
+        shift: float = 0.0,
+        scale: float = 1.0,
     ):
         self.members = tuple(
-            MLP(observation_size + action_size, 1, hidden, k, activation, normalise)
+            MLP(observation_size + action_size, 1, hidden, k, activation, normalise, shift, scale)
             for k in jax.random.split(key, count)
         )
 

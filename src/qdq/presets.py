@@ -121,19 +121,23 @@ FAST_QDQ: Values = {
     "q_distribution.hidden": ((256, 256), "ours: speed"),
     "uncertainty.nodes": (4, "ours: speed; H only orders actions here"),
     "uncertainty.agreement": (0.1, "ours: speed; H only orders actions here"),
-    "algorithm.objective": (
-        "awr",
-        "ours: docs/research.md; maximising Q scores higher in places and fails on narrow data",
-    ),
+    "algorithm.uncertainty": ("behaviour", "ours: docs/method.md; H hardly sees the action"),
+    "algorithm.penalty": ("quantile", "ours: docs/method.md; in units of the returns, and nothing off the risk set"),
+    "algorithm.alpha": (0.5, "ours: a signal that sees the action may count for more"),
+    "algorithm.bootstrap": ("recorded", "ours: docs/research.md; asks nothing about actions that nobody took"),
+    "algorithm.objective": ("support", "ours: docs/research.md"),
+    "algorithm.risk_weight": (0.2, "ours: docs/research.md"),
+    "algorithm.standardise_values": (True, "ours: critics start where the returns are"),
+    "algorithm.critic_activation": ("relu", "ours: speed"),
     "algorithm.advantage_unit": ("return_std", "ours: the same temperature for any reward unit"),
     "algorithm.advantage_temperature": (10.0, "ours: docs/results.md"),
     "algorithm.advantage_cap": (20.0, "ours: docs/results.md"),
     "algorithm.value_samples": (0, "ours: speed"),
     "algorithm.extraction_share": (0.05, "ours: docs/research.md; a start from the recorded returns needs no ramp"),
-    "algorithm.target_rate": (0.02, "ours: short runs need faster targets"),
+    "algorithm.target_rate": (0.01, "ours: short runs need faster targets"),
     "algorithm.policy_hidden": ((256, 256), "ours: speed"),
     "algorithm.critic_hidden": ((256, 256), "ours: speed"),
-    "algorithm.average_rate": (0.001, "ours: scores of single weights swing between evaluations"),
+    "training.average_rate": (0.002, "ours: scores of single weights swing between evaluations"),
 }
 
 PRESETS: dict[str, Preset] = {
@@ -149,10 +153,7 @@ PRESETS: dict[str, Preset] = {
             "training.checkpoint_every": (4_000, "ours: speed"),
             "evaluation.every": (1_600, "ours: speed"),
         },
-        {
-            "qdq": FAST_QDQ
-            | {"quantile.steps": (4_000, "ours: speed"), "algorithm.extraction_share": (0.4, "ours: speed")}
-        },
+        {"qdq": FAST_QDQ | {"quantile.steps": (4_000, "ours: speed"), "behaviour.steps": (4_000, "ours: speed")}},
     ),
     **{f"paper/{task}": _paper(task) for task in TASKS},
     **{f"release/{task}": _release(task) for task in TASKS},

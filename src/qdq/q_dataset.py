@@ -52,6 +52,11 @@ class QDataset:
     exact_share: float  # of the transitions
 
     @property
+    def mean(self) -> float:
+        """Of the values."""
+        return sum(float(block.sum(dtype=np.float64)) for block in blocks_of(self.values)) / len(self.values)
+
+    @property
     def constant(self) -> bool:
         """Whether all values are the same."""
         return self.maximum - self.minimum <= 1e-6 * max(abs(self.minimum), abs(self.maximum))

@@ -12,7 +12,9 @@ import pytest
 import qdq
 from qdq import algorithms, storage
 from qdq.algorithms.problem import Problem
+from qdq.data.prepare import prepare
 from qdq.errors import DataError
+from qdq.training.averaging import averaging
 from qdq.training.display import Silent
 from qdq.training.seeds import Saved
 from tests.probes import probe_dataset
@@ -24,6 +26,7 @@ TINY = (
     "training.batch_size=64",
     "algorithm.policy_hidden=32,32",
     "q_dataset.stride=1",
+    "training.average_rate=0.01",
 )
 TINY_QDQ = (
     "q_distribution.hidden=32,32",
@@ -31,7 +34,8 @@ TINY_QDQ = (
     "quantile.steps=200",
     "algorithm.critic_hidden=32,32",
     "algorithm.extraction_share=0.5",
-    "algorithm.average_rate=0.01",
+    "behaviour.steps=200",
+    "behaviour.hidden=32,32",
 )
 
 
@@ -144,13 +148,16 @@ def test_critics_learn_the_known_values(algorithm: str, tmp_path: Path) -> None:
     """At the last step Q is the reward; at the first it is the reward plus the discounted value of near-optimal behaviour."""
     more = ("algorithm.critic_learning_rate=0.001",) if algorithm != "iql" else ("algorithm.learning_rate=0.001",)
     run = fit(algorithm, probe_dataset(0.2), tmp_path, 1_500, *more)
-    module = algorithms.get(algorithm)
-    like = module.init(run.config.algorithm, Problem(2, 1, 1_500, 0.0, 1.0), jax.random.key(0))
+    module = averaging(algorithms.get(algorithm), run.config.training.average_rate)
+    windows = prepare(probe_dataset(0.2), run.config).windows
+    like = module.init(
+        run.config.algorithm, Problem(2, 1, 1_500, 0.0, windows.std, windows.mean), jax.random.key(0)
+    )
     newest = max((run.path / "seed_0" / "checkpoints").glob("*.safetensors"))
     deployed = run.deployed_policy()
     key = jax.random.key_data(jax.random.key(0))
     saved = Saved(like, key, deployed.observation_normaliser, deployed.action_scaler)
-    state = storage.load_pytree(newest, saved)[0].state
+    state = storage.load_pytree(newest, saved)[0].state.state
     data = probe_dataset(0.2, seed=1)
     s = run.deployed_policy().observation_normaliser.forward(jnp.asarray(data.current_observations))
     q = np.asarray(state.critics(s, jnp.asarray(data.actions))).mean(axis=0)

@@ -21,7 +21,7 @@ USES_Q_DISTRIBUTION = {"qdq"}
 
 
 def uses_distribution(name: str, settings: Any) -> bool:
-    """Whether a run needs a learned Q distribution: not without a penalty, nor with a control that replaces H."""
+    """Whether a run learns a Q distribution: not without a penalty, nor with a control that replaces H."""
     from qdq.controls import NEEDS_DISTRIBUTION
 
     return (
@@ -29,6 +29,13 @@ def uses_distribution(name: str, settings: Any) -> bool:
         and settings.penalty not in ("discount", "none")
         and settings.uncertainty in NEEDS_DISTRIBUTION
     )
+
+
+def uses_behaviour(name: str, settings: Any) -> bool:
+    """Whether a run learns a model of the recorded actions."""
+    from qdq.controls import NEEDS_BEHAVIOUR
+
+    return name in USES_Q_DISTRIBUTION and settings.uncertainty in NEEDS_BEHAVIOUR
 
 
 def get(name: str) -> ModuleType:

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from qdq.behaviour import BehaviourModel
 from qdq.controls import RecordedPairs
 from qdq.q_distribution import QDistribution
 from qdq.uncertainty import Config as UncertaintyConfig
@@ -9,13 +10,16 @@ from qdq.uncertainty import Config as UncertaintyConfig
 
 @dataclass(frozen=True, eq=False)
 class Problem:
-    """Sizes, scales and the learned Q distribution (for algorithms that ask for one)."""
+    """Sizes, scales and what the earlier stages learned (for algorithms that ask for it)."""
 
     observation_size: int
     action_size: int
     steps: int  # length of the run, for schedules
     reward_minimum: float
     return_std: float  # spread of the truncated returns: the unit of advantages
+    return_mean: float = 0.0  # of the truncated returns
     distribution: QDistribution | None = None
     uncertainty: UncertaintyConfig = UncertaintyConfig()
     recorded: RecordedPairs | None = None  # for the control that looks for the nearest recorded action
+    behaviour: BehaviourModel | None = None  # of the recorded actions (for settings that ask for it)
+    surprise_border: float = float("inf")  # of the risk set

@@ -8,17 +8,21 @@
     policy     : -q * Q(s, pi(s)) - entropy_weight * log pi(a | s)                                      Eq. 9
                  or -exp(temperature * advantage) * log pi(a | s)                                       AWR
 
-Before that, for `extraction_share` of the run, the critics are fitted to the truncated returns of the data and the policy is
-extracted from them by AWR, with V(s) as baseline: a start from the Q dataset instead of from nothing. With it, the log
-density in Eq. 9 keeps these weights: actions that did well count for more than actions that did not.
+Our default asks the same three questions of signals that can answer them (docs/method.md has the evidence):
 
-With `bootstrap="recorded"` nothing is asked about actions that nobody took. V(s) takes the place of the policy's
-own next action: an expectile of the uncertainty-aware Q of recorded actions (as in IQL, Kostrikov et al. 2021),
-
+    U          = actions whose surprise -log p(a | s), under a model of the recorded actions, exceeds a border that 95 %
+                 of recorded actions of unseen episodes stay below                                      uncertainty=behaviour
+    Q_L        = Q - (1 - w) * max(Q - f, 0),  w = sqrt(p / p_border) on U, 1 elsewhere, f a low quantile of the
+                 Q distribution at (s, a)                                                               penalty=quantile
     V          : |expectile - 1[u < 0]| * u^2,   u = alpha * Q(s, a) + (1 - alpha) * Q_L(s, a) - V(s)
-    y          = r + discount * (1 - terminal) * V(s')
+    y          = r + discount * (1 - terminal) * V(s')                                                  bootstrap=recorded
+    policy     : -Q(s, pi(s)) / std of Q(s, a) - Q(s, pi(s)) + risk_weight * distance(s, pi(s))          objective=support
 
-and u is the advantage in AWR.
+so that the targets ask about recorded actions alone, and the policy raises Q as far as the data vouches for it.
+
+Before that, for `extraction_share` of the run, critics and V are fitted to the truncated returns of the data: a start from
+the Q dataset instead of from nothing. The policy meanwhile imitates (support), or is extracted by AWR on recorded
+advantages; the log density in Eq. 9 keeps those weights.
 """
 
 from dataclasses import dataclass
@@ -30,9 +34,10 @@ import jax.numpy as jnp
 import optax
 from jax import Array
 from jax.typing import ArrayLike
+from scipy.special import ndtri
 
 from qdq.algorithms.problem import Problem
-from qdq.controls import NEEDS_DISTRIBUTION, Signal, stand_in
+from qdq.controls import NEEDS_BEHAVIOUR, NEEDS_DISTRIBUTION, Signal, stand_in
 from qdq.data.batches import LoggedTransitions
 from qdq.networks import MLP, Critics, GaussianPolicy, copy, moving_average
 from qdq.settings import PAPER_TABLE_4, setting
@@ -41,7 +46,7 @@ from qdq.training.optimiser import descend, learning_rate, start
 from qdq.uncertainty import mean_and_std, threshold
 
 Goal = tuple[Array, Array, MLP, optax.OptState]  # of the critics, its weight, and V with its optimiser
-Penalty = Literal["signed", "paper", "release_antmaze", "release_umaze_diverse", "discount", "none"]
+Penalty = Literal["signed", "paper", "release_antmaze", "release_umaze_diverse", "quantile", "discount", "none"]
 
 
 @dataclass(frozen=True)
@@ -53,18 +58,25 @@ class Config:
     entropy_weight: float = setting(1.0, "weight of log pi(a_data) in the policy loss (gamma in Eq. 9)", PAPER_TABLE_4)
     penalty: Penalty = setting(
         "signed",
-        "form of Q_L: signed is pessimistic for Q of either sign; paper is Eq. 8 as printed; discount multiplies any Q by "
-        "alpha + (1 - alpha) * beta",
+        "form of Q_L: signed is pessimistic for Q of either sign; paper is Eq. 8 as printed; quantile falls back on a low "
+        "quantile of the Q distribution where nobody vouches for the action; discount multiplies any Q by alpha + (1 - alpha) "
+        "* beta",
     )
+    fallback_level: float = setting(0.05, "penalty=quantile: level of the quantile that a risky action falls back on")
     uncertainty: Signal = setting(
-        "q_distribution", "what is taken for H; all but the first are controls", "paper, Eq. 6"
+        "q_distribution",
+        "what tells risky actions: H, or the surprise under a model of recorded actions; the others are controls",
+        "paper, Eq. 6",
     )
-    objective: Literal["eq9", "awr"] = setting("eq9", "policy objective", PAPER_TABLE_4)
+    objective: Literal["eq9", "awr", "support"] = setting("eq9", "policy objective", PAPER_TABLE_4)
+    risk_weight: float = setting(
+        0.2, "support: weight of the policy's distance to the recorded actions; one unit of Q is the advantage's std"
+    )
     q_weight: float = setting(0.0, "Eq. 9: weight of Q divided by the batch mean of |Q|; 0 uses Q as it is")
     advantage_temperature: float = setting(6.0, "AWR: factor on the advantage inside the exponential", "release")
     advantage_cap: float = setting(100.0, "AWR: largest weight", "release")
-    advantage_unit: Literal["reward", "return_std", "advantage_std"] = setting(
-        "reward", "AWR: what one unit of advantage is; advantage_std is that of the batch", "release"
+    advantage_unit: Literal["reward", "return_std"] = setting(
+        "reward", "AWR: what one unit of advantage is; return_std is the spread of truncated returns", "release"
     )
     bootstrap: Literal["policy", "recorded"] = setting(
         "policy",
@@ -93,9 +105,10 @@ class Config:
     critic_hidden: tuple[int, ...] = setting(
         (256, 256, 256), "units of each hidden layer of the critics", PAPER_TABLE_4
     )
+    critic_activation: Literal["mish", "relu"] = setting("mish", "activation of critics and V", "release")
     critic_layer_norm: bool = setting(False, "LayerNorm in the critics", "release: large antmaze only")
-    average_rate: float = setting(
-        0.0, "moving-average rate of the policy that is evaluated; 0 evaluates the policy itself"
+    standardise_values: bool = setting(
+        False, "critics and V start at the mean of the truncated returns and learn in units of their spread"
     )
 
 
@@ -105,7 +118,6 @@ class State(eqx.Module):
     number: Array
     policy: GaussianPolicy
     target_policy: GaussianPolicy
-    average_policy: GaussianPolicy
     critics: Critics
     target_critics: Critics
     value: MLP
@@ -120,8 +132,7 @@ def _optimiser(config: Config, rate: optax.ScalarOrSchedule) -> optax.GradientTr
 
 
 def _optimisers(config: Config, problem: Problem) -> tuple[optax.GradientTransformation, optax.GradientTransformation]:
-    updates = problem.steps if config.bootstrap == "recorded" else problem.steps // 2
-    schedule = learning_rate(config.policy_learning_rate, config.policy_cosine_decay, updates)
+    schedule = learning_rate(config.policy_learning_rate, config.policy_cosine_decay, problem.steps // 2)
     return _optimiser(config, schedule), _optimiser(config, config.critic_learning_rate)
 
 
@@ -130,13 +141,14 @@ def init(config: Config, problem: Problem, key: Array) -> State:
     policy_key, critic_key, value_key = jax.random.split(key, 3)
     sizes = problem.observation_size, problem.action_size
     policy = GaussianPolicy(*sizes, config.policy_hidden, policy_key)
-    critics = Critics(*sizes, config.critic_hidden, critic_key, activation="mish", normalise=config.critic_layer_norm)
-    value = MLP(problem.observation_size, 1, config.critic_hidden, value_key, activation="mish")
+    standard = {"shift": problem.return_mean, "scale": problem.return_std} if config.standardise_values else {}
+    shape: dict[str, Any] = {"activation": config.critic_activation, "normalise": config.critic_layer_norm} | standard
+    critics = Critics(*sizes, config.critic_hidden, critic_key, **shape)
+    value = MLP(problem.observation_size, 1, config.critic_hidden, value_key, **shape)
     policy_optimiser, critic_optimiser = _optimisers(config, problem)
     return State(
         jnp.zeros((), jnp.int32),
         policy,
-        copy(policy),
         copy(policy),
         critics,
         copy(critics),
@@ -191,6 +203,8 @@ def uncertainty_aware(
         return q, {}
     if config.penalty == "discount":
         return (config.alpha + (1.0 - config.alpha) * config.beta) * q, {}
+    if config.uncertainty in NEEDS_BEHAVIOUR:
+        return vouched_value(q, observations, actions, config, problem, key)
     if config.uncertainty in NEEDS_DISTRIBUTION:
         assert problem.distribution is not None, "QDQ needs a Q distribution"
         _, uncertainty = mean_and_std(problem.distribution, observations, actions, problem.uncertainty, key)
@@ -208,6 +222,35 @@ def uncertainty_aware(
         "risk_violation_share": violated,
     }
     return config.alpha * q + (1.0 - config.alpha) * lower, metrics
+
+
+def surprise_and_distance(
+    observations: Array, actions: Array, config: Config, problem: Problem, key: Array
+) -> tuple[Array, Array]:
+    """How surprising each action is, and how far from the recorded ones; shuffled, as judged at another row's state."""
+    assert problem.behaviour is not None, "the surprise needs a model of the recorded actions"
+    if config.uncertainty == "behaviour_shuffled":
+        observations = jax.random.permutation(key, observations)
+    behaviour = problem.behaviour
+    return behaviour.surprise(observations, actions), behaviour.distance(observations, actions)
+
+
+def fallback(q: Array, surprise: Array, border: float, low: Array) -> Array:
+    """Q_L: where an action has w^2 times the density at the border, all but w of what Q promises above `low` is doubted."""
+    weight = jnp.exp(-0.5 * jnp.maximum(surprise - border, 0.0))
+    return q - (1.0 - weight) * jnp.maximum(q - low, 0.0)
+
+
+def vouched_value(
+    q: Array, observations: Array, actions: Array, config: Config, problem: Problem, key: Array
+) -> tuple[Array, Metrics]:
+    """alpha * Q + (1 - alpha) * Q_L, where Q_L falls back on a low quantile of what really followed such actions."""
+    assert problem.distribution is not None, "QDQ needs a Q distribution"
+    surprise, _ = surprise_and_distance(observations, actions, config, problem, key)
+    level = jnp.full(q.shape, ndtri(config.fallback_level))
+    low = problem.distribution.values(observations, actions, level)
+    lower = fallback(q, surprise, problem.surprise_border, low)
+    return config.alpha * q + (1.0 - config.alpha) * lower, {"surprise": jnp.mean(surprise)}
 
 
 def one_step(following: Array, config: Config, problem: Problem, batch: LoggedTransitions) -> Array:
@@ -290,10 +333,25 @@ def regression_weight(state: State, config: Config, problem: Problem, batch: Log
             recorded_advantage(state, batch),
             learned_advantage(state, config, problem, batch, key),
         )
-    unit = {"reward": 1.0, "return_std": problem.return_std, "advantage_std": jnp.std(gap) + 1e-8}[
-        config.advantage_unit
-    ]
+    unit = problem.return_std if config.advantage_unit == "return_std" else 1.0
     return jnp.minimum(jnp.exp(config.advantage_temperature * gap / unit), config.advantage_cap)
+
+
+def support_loss(
+    policy: GaussianPolicy, state: State, config: Config, problem: Problem, batch: LoggedTransitions, key: Array
+) -> tuple[Array, Metrics]:
+    """Q of the policy's action, in units of the advantage's spread, against its distance to the recorded actions."""
+    action = policy(batch.observations)
+    q = state.critics.first(batch.observations, action)
+    advantage = jax.lax.stop_gradient(state.critics.first(batch.observations, batch.actions) - q)
+    gain = jnp.where(
+        state.number <= extraction_steps(config, problem), 0.0, 1.0 / (jnp.std(advantage) + 1e-6 * problem.return_std)
+    )
+    surprise, distance = surprise_and_distance(batch.observations, action, config, problem, key)
+    loss = jnp.mean(config.risk_weight * distance - gain * q)
+    risky = jnp.mean(surprise > problem.surprise_border)
+    metrics = {"policy_loss": loss, "policy_q": jnp.mean(q), "policy_distance": jnp.mean(distance)}
+    return loss, metrics | {"advantage_std": jnp.std(advantage), "risk_share": risky}
 
 
 def policy_loss(
@@ -315,7 +373,7 @@ def policy_loss(
 
 
 def steps(config: Config, problem: Problem) -> tuple[Step, ...]:
-    """The cycle of pure training steps: critics, then critics, policy and targets; recorded values need no delay."""
+    """The cycle of pure training steps: critics, then critics, policy and targets."""
     policy_optimiser, critic_optimiser = _optimisers(config, problem)
 
     def fit_value(state: State, batch: LoggedTransitions, *aim: Any) -> tuple[MLP, optax.OptState]:
@@ -360,25 +418,21 @@ def steps(config: Config, problem: Problem) -> tuple[Step, ...]:
     def update_all(state: State, batch: LoggedTransitions, key: Array) -> tuple[State, Metrics]:
         critic_key, policy_key = jax.random.split(key)
         state, metrics = update_critics(state, batch, critic_key)
-        grads, more = jax.grad(policy_loss, has_aux=True)(state.policy, state, config, problem, batch, policy_key)
-        # The average starts as a plain mean, so that it never holds the weights from before training.
-        rate = jnp.maximum(config.average_rate, 2.0 / state.number) if config.average_rate > 0 else 1.0
+        aim_of_policy = support_loss if config.objective == "support" else policy_loss
+        grads, more = jax.grad(aim_of_policy, has_aux=True)(state.policy, state, config, problem, batch, policy_key)
         policy, policy_state = descend(policy_optimiser, grads, state.policy_optimiser, state.policy)
         new = (
             policy,
             policy_state,
             moving_average(state.target_policy, policy, config.target_rate),
             moving_average(state.target_critics, state.critics, config.target_rate),
-            moving_average(state.average_policy, policy, rate),
         )
-        state = eqx.tree_at(
-            lambda s: (s.policy, s.policy_optimiser, s.target_policy, s.target_critics, s.average_policy), state, new
-        )
+        state = eqx.tree_at(lambda s: (s.policy, s.policy_optimiser, s.target_policy, s.target_critics), state, new)
         return state, metrics | more
 
-    return (update_all,) if config.bootstrap == "recorded" else (update_critics, update_all)
+    return update_critics, update_all
 
 
 def policy(state: State) -> GaussianPolicy:
     """The policy to evaluate and deploy."""
-    return state.average_policy
+    return state.policy

@@ -103,8 +103,8 @@ def algorithm_case(
         config.training.steps,
         float(prepared.dataset.rewards.min()),
         float(prepared.windows.values.std()),
-        distribution,
-        rule or config.uncertainty,
+        distribution=distribution,
+        uncertainty=rule or config.uncertainty,
     )
     module = algorithms.get(name)
     state = module.init(config.algorithm, problem, jax.random.key(2))

@@ -62,6 +62,17 @@ class TransitionData(eqx.Module):
         return self.at(jax.random.randint(key, (batch_size,), 0, len(self.rewards)))
 
 
+class SomeTransitions(eqx.Module):
+    """Part of a dataset on the device."""
+
+    transitions: TransitionData
+    index: Array
+
+    def sample(self, key: Array, batch_size: int) -> LoggedTransitions:
+        """Transitions of that part drawn uniformly with replacement."""
+        return self.transitions.at(self.index[jax.random.randint(key, (batch_size,), 0, len(self.index))])
+
+
 class WindowData(eqx.Module):
     """The Q dataset on the device: window starts and their scaled truncated returns."""
 

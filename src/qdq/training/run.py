@@ -10,6 +10,7 @@ import jax
 
 from qdq import algorithms, storage, uncertainty
 from qdq.algorithms.problem import Problem
+from qdq.behaviour import BehaviourModel
 from qdq.config import Config
 from qdq.data.episodes import Dataset
 from qdq.data.inspect import CARD_FILE, inspect_dataset
@@ -66,6 +67,7 @@ def execute(
             dataset.metadata, config.evaluation.episodes, dataset.observation_size, dataset.action_size
         )
     uses_distribution = algorithms.uses_distribution(config.algorithm_name, config.algorithm)
+    uses_behaviour = algorithms.uses_behaviour(config.algorithm_name, config.algorithm)
     # Only now: what is wrong with the request has shown itself, and nothing is left half-written.
     if leading():
         with storage.exclusive(out / LOCK):
@@ -76,16 +78,23 @@ def execute(
             if prepared.streamed is None and not (out / CARD_FILE).exists():  # a card needs the whole dataset in memory
                 q = config.q_dataset
                 storage.write_json(out / CARD_FILE, inspect_dataset(dataset, q.width, q.stride, q.discount))
-            if uses_distribution and not _adopted(out, display):
+            if uses_distribution and not _adopted(out / "q_distribution", "rule.json", display):
                 artefact = stages.learn_distribution(prepared, dataset.sha256, config, display)
-                _adopt(artefact, prepared, config, out, display)
+                _adopt_distribution(artefact, prepared, config, out, display)
+            if uses_behaviour and not _adopted(out / "behaviour", "manifest.json", display):
+                _adopt(stages.learn_behaviour(prepared, dataset.sha256, config, display), out / "behaviour")
     meet("the run folder is complete")
-    distribution, rule = None, config.uncertainty
+    problem = _problem(prepared, config)
+    sizes = dataset.observation_size, dataset.action_size
+    distribution = None
     if uses_distribution:
-        sizes = dataset.observation_size, dataset.action_size
-        distribution, rule, manifest = load_adopted(out, config, *sizes, dataset.sha256)
+        distribution, rule, manifest = load_distribution(out, config, *sizes, dataset.sha256)
+        problem = dataclasses.replace(problem, distribution=distribution, uncertainty=rule)
         timings |= manifest["stages"]
-    problem = _problem(prepared, config, distribution, rule)
+    if uses_behaviour:
+        behaviour, border, manifest = load_behaviour(out, config, *sizes, dataset.sha256)
+        problem = dataclasses.replace(problem, behaviour=behaviour, surprise_border=border)
+        timings |= manifest["stages"]
     shared = Shared(dataset, config, prepared, problem, distribution, evaluator, display)
     run_seeds(shared, seeds, out, together)
     meet("every seed is finished")
@@ -192,12 +201,19 @@ def _difference(old: dict[str, Any], new: dict[str, Any]) -> str:
     return "an unknown setting"
 
 
-def _adopt(artefact: stages.Artefact, prepared: Prepared, config: Config, out: Path, display: Display) -> None:
-    """Copy the Q distribution into the run folder, so that the folder can be moved, and settle how H is computed."""
-    folder = out / "q_distribution"
-    for name in ("model.safetensors", "manifest.json", "config.json", "metrics.csv"):
+def _adopt(artefact: stages.Artefact, folder: Path) -> None:
+    """Copy what a stage has learned into the run folder, so that the folder can be moved; the manifest last."""
+    for name in ("model.safetensors", "config.json", "metrics.csv", "manifest.json"):
         with storage.atomic_path(folder / name) as temporary:
             shutil.copyfile(artefact.path / name, temporary)
+
+
+def _adopt_distribution(
+    artefact: stages.Artefact, prepared: Prepared, config: Config, out: Path, display: Display
+) -> None:
+    """Copy the Q distribution into the run folder, and settle how H is computed."""
+    folder = out / "q_distribution"
+    _adopt(artefact, folder)
     sizes = prepared.dataset.observation_size, prepared.dataset.action_size
     distribution = stages.load_distribution(folder / "model.safetensors", config, *sizes, artefact.manifest)
     rule, gap = stages.choose_uncertainty_rule(distribution, prepared, config)
@@ -211,20 +227,30 @@ def _adopt(artefact: stages.Artefact, prepared: Prepared, config: Config, out: P
     storage.write_json(folder / "rule.json", content)  # last: its presence means that the folder is complete
 
 
-def _adopted(out: Path, display: Display) -> bool:
-    """Whether the run folder has its Q distribution, complete and undamaged."""
-    folder = out / "q_distribution"
-    if not (folder / "rule.json").exists():
+def _adopted(folder: Path, last: str, display: Display) -> bool:
+    """Whether the run folder has what a stage learned, complete and undamaged; `last` is the file that was written last."""
+    if not (folder / last).exists():
         return False
     try:
         storage.load_checked(folder / "model.safetensors")
     except DataError as error:
-        display.line(f"{error} The Q distribution is fetched again.")
+        display.line(f"{error} It is fetched again.")
         return False
     return True
 
 
-def load_adopted(
+def load_behaviour(
+    out: Path, config: Config, observation_size: int, action_size: int, dataset_sha256: str
+) -> tuple[BehaviourModel, float, dict[str, Any]]:
+    """The model of the recorded actions of a run folder, the border of the risk set, and its manifest."""
+    folder = out / "behaviour"
+    manifest = storage.read_json(folder / "manifest.json")
+    stages.check_origin(folder, manifest, dataset_sha256)
+    model = stages.load_behaviour(folder / "model.safetensors", config, observation_size, action_size)
+    return model, float(manifest["surprise_border"]), manifest
+
+
+def load_distribution(
     out: Path, config: Config, observation_size: int, action_size: int, dataset_sha256: str
 ) -> tuple[QDistribution, uncertainty.Config, dict[str, Any]]:
     """The Q distribution of a run folder, how H is computed for it, and its manifest."""
@@ -236,19 +262,17 @@ def load_adopted(
     return distribution, uncertainty.Config(saved["rule"], saved["nodes"], saved["samples"]), manifest
 
 
-def _problem(
-    prepared: Prepared, config: Config, distribution: QDistribution | None, rule: uncertainty.Config
-) -> Problem:
+def _problem(prepared: Prepared, config: Config) -> Problem:
     dataset = prepared.dataset
+    nearest = getattr(config.algorithm, "uncertainty", None) == "nearest"
     return Problem(
         dataset.observation_size,
         dataset.action_size,
         config.training.steps,
         prepared.reward_range[0],
         prepared.windows.std,
-        distribution,
-        rule,
-        stages.recorded_pairs(prepared) if getattr(config.algorithm, "uncertainty", None) == "nearest" else None,
+        prepared.windows.mean,
+        recorded=stages.recorded_pairs(prepared) if nearest else None,
     )
 
 

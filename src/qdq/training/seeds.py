@@ -23,6 +23,7 @@ from qdq.errors import DivergedError
 from qdq.evaluation.rollout import Evaluator
 from qdq.normalisers import Affine
 from qdq.q_distribution import QDistribution
+from qdq.training.averaging import averaging
 from qdq.training.deployed import deploy
 from qdq.training.display import Display
 from qdq.training.hooks import Checkpoints, CsvLog, Guard, Interrupt, JsonLines, Metrics, TensorBoardLog
@@ -61,7 +62,7 @@ class Seed:
     def __init__(self, shared: Shared, number: int, out: Path):
         config = shared.config
         self.shared, self.number, self.folder = shared, number, out / f"seed_{number}"
-        self.algorithm = algorithms.get(config.algorithm_name)
+        self.algorithm = averaging(algorithms.get(config.algorithm_name), config.training.average_rate)
         self.key = jax.random.fold_in(jax.random.key(number), TRAIN)
         identity = {"config": config.to_dict(), "dataset": shared.dataset.sha256, "seed": number}
         self.checkpoints = Checkpoints(

@@ -1,4 +1,4 @@
-"""The stages of the Q distribution as saved artefacts: same data and same configuration, no second training.
+"""The stages before the actor-critic as saved artefacts: same data and same configuration, no second training.
 
 An artefact is a folder named by the hash of everything that decides its content. It holds `model.safetensors`,
 `config.json`, `manifest.json` (hashes of what it was made from, versions, timing) and `metrics.csv`.
@@ -12,15 +12,17 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from qdq import consistency, diffusion, quantile, storage, uncertainty
+from qdq import behaviour, consistency, diffusion, quantile, storage, uncertainty
 from qdq import q_distribution as q_distribution_module
+from qdq.behaviour import BehaviourModel
 from qdq.config import STAGE_CHUNK, Config
 from qdq.controls import RECORDED_PAIRS, RecordedPairs
-from qdq.data.batches import LoggedTransitions
+from qdq.data.batches import LoggedTransitions, SomeTransitions, TransitionData
 from qdq.data.prepare import Prepared
 from qdq.data.stream import feed
 from qdq.errors import DataError, UsageError
@@ -34,7 +36,8 @@ from qdq.training.loop import train
 from qdq.training.versions import versions
 
 FORMAT = 3
-STAGE_KEYS = {"initialise": 0, "diffusion": 1, "consistency": 2, "quantile": 3}
+STAGE_KEYS = {"initialise": 0, "diffusion": 1, "consistency": 2, "quantile": 3, "behaviour": 4}
+CALIBRATION_ROWS = 20_000  # held-out actions that set the border of the risk set
 
 
 @dataclass(frozen=True)
@@ -61,11 +64,12 @@ def _identity(stage: str, prepared: Prepared, source_hash: str, config: Config, 
         "stage": stage,
         "dataset_sha256": source_hash,
         "data": to_dict(config.data),
-        "q_dataset": to_dict(config.q_dataset),
-        "network": {k: v for k, v in to_dict(config.q_distribution).items() if k != "learner"},
         stage: to_dict(getattr(config, stage)),
         "upstream": upstream,
     }
+    if stage != "behaviour":
+        identity["q_dataset"] = to_dict(config.q_dataset)
+        identity["network"] = {k: v for k, v in to_dict(config.q_distribution).items() if k != "learner"}
     if prepared.streamed is not None:  # then the blocks decide the result, too
         identity["streamed"] = prepared.streamed
     return identity
@@ -74,31 +78,40 @@ def _identity(stage: str, prepared: Prepared, source_hash: str, config: Config, 
 def _train_stage(
     stage: str,
     module: ModuleType,
-    start_network: ConditionalScalar,
+    start_network: Any,
     prepared: Prepared,
     source_hash: str,
     config: Config,
     display: Display,
     upstream: Artefact | None = None,
+    data: Any = None,
+    findings: Callable[[Any], dict[str, Any]] = lambda network: {},
 ) -> Artefact:
-    """Train one network, or find it finished; an interrupted training goes on from its last checkpoint."""
+    """Train one network, or find it finished; an interrupted training goes on from its last checkpoint.
+
+    `data` are the windows of the Q dataset by default. `findings` go into the manifest of the trained network.
+    """
     identity = _identity(stage, prepared, source_hash, config, upstream.hash if upstream else None)
     digest = storage.content_hash(identity)
     path = storage.cache_directory() / "stages" / stage / digest[:24]
     with storage.exclusive(path.with_suffix(".lock")):  # a second run that needs the same artefact waits for this one
-        return _find_or_train(stage, module, start_network, prepared, config, display, upstream, identity, path)
+        return _find_or_train(
+            stage, module, start_network, prepared, config, display, upstream, identity, path, data, findings
+        )
 
 
 def _find_or_train(
     stage: str,
     module: ModuleType,
-    start_network: ConditionalScalar,
+    start_network: Any,
     prepared: Prepared,
     config: Config,
     display: Display,
     upstream: Artefact | None,
     identity: dict[str, Any],
     path: Path,
+    data: Any,
+    findings: Callable[[Any], dict[str, Any]],
 ) -> Artefact:
     digest = storage.content_hash(identity)
     if (path / "manifest.json").exists():
@@ -121,7 +134,8 @@ def _find_or_train(
     guard = Guard(stage, prepared.windows.minimum, prepared.windows.maximum, 1.0, 0.99)
     began = time.monotonic()
     display.begin(stage, settings.steps, first)
-    blocks = feed(prepared.window_data, _key(stage), settings.batch_size, STAGE_CHUNK, settings.steps)
+    source = prepared.window_data if data is None else data
+    blocks = feed(source, _key(stage), settings.batch_size, STAGE_CHUNK, settings.steps)
     with Interrupt(checkpoints.save, "go on with the same command") as interrupt, blocks as data:
         try:
             hooks = [
@@ -156,6 +170,7 @@ def _find_or_train(
         "stages": (upstream.manifest["stages"] if upstream else {})
         | {stage: {"seconds": seconds, "steps_per_second": (settings.steps - first) / max(seconds, 1e-9)}},
         "versions": versions(),
+        **findings(state.network),
     }
     storage.write_json(path / "config.json", config.to_dict())
     storage.write_json(path / "manifest.json", manifest)  # last: its presence means that the artefact is complete
@@ -197,11 +212,59 @@ def learn_distribution(prepared: Prepared, source_hash: str, config: Config, dis
     return learners[config.q_distribution.learner](prepared, source_hash, config, display)
 
 
+def learn_behaviour(prepared: Prepared, source_hash: str, config: Config, display: Display) -> Artefact:
+    """The model of the recorded actions, and the border of the risk set from episodes that it has not seen."""
+    sizes = prepared.dataset.observation_size, prepared.dataset.action_size
+    start = jax.jit(lambda key: BehaviourModel(*sizes, config.behaviour, key))(_key("initialise"))
+    data, calibration = _split(prepared, config.behaviour)
+
+    def border(network: BehaviourModel) -> dict[str, Any]:
+        surprises = np.asarray(surprise_of(network, calibration.observations, calibration.actions))
+        return {
+            "surprise_border": behaviour.conformal_border(surprises, config.behaviour.false_alarms),
+            "recorded_surprise_percentiles": np.percentile(surprises.astype(np.float64), np.arange(101)).tolist(),
+            "calibrated_on_held_out_episodes": isinstance(data, SomeTransitions),
+        }
+
+    return _train_stage(
+        "behaviour", behaviour, start, prepared, source_hash, config, display, data=data, findings=border
+    )
+
+
+@eqx.filter_jit
+def surprise_of(network: BehaviourModel, observations: jax.Array, actions: jax.Array) -> jax.Array:
+    """The surprise of each action at its normalised state."""
+    return network.surprise(observations, actions)
+
+
+def _split(prepared: Prepared, config: behaviour.Config) -> tuple[Any, LoggedTransitions]:
+    """What the model of recorded actions learns from, and the actions that set its border.
+
+    Streamed data, and a handful of episodes, are not split: then the border is that of the actions learned from.
+    """
+    flags = behaviour.held_out_episodes(prepared.dataset.episodes, config)
+    if not isinstance(prepared.transitions, TransitionData) or not flags.any():
+        count = min(CALIBRATION_ROWS, prepared.dataset.transitions)
+        return prepared.transitions, _spread_out(prepared, count)
+    held = np.repeat(flags, prepared.dataset.lengths)
+    index = np.flatnonzero(held)
+    index = index[np.linspace(0, len(index) - 1, min(CALIBRATION_ROWS, len(index))).astype(int)]
+    learned = SomeTransitions(prepared.transitions, jnp.asarray(np.flatnonzero(~held), jnp.int32))
+    return learned, prepared.transitions.at(jnp.asarray(index, jnp.int32))
+
+
+def load_behaviour(model: Path, config: Config, observation_size: int, action_size: int) -> BehaviourModel:
+    """The trained model of the recorded actions from its file."""
+    sizes = observation_size, action_size
+    like = jax.eval_shape(lambda key: BehaviourModel(*sizes, config.behaviour, key), _key("initialise"))
+    return storage.load_pytree(model, like)[0]
+
+
 def check_origin(folder: Path, manifest: dict[str, Any], dataset_sha256: str) -> None:
-    """Refuse a Q distribution that was learned from other data, or written by another version."""
+    """Refuse what was learned from other data, or written by another version."""
     identity = manifest.get("identity", {}) if isinstance(manifest, dict) else {}
     if identity.get("dataset_sha256") != dataset_sha256:
-        raise UsageError(f"{folder} holds the Q distribution of another dataset; remove that folder and go on.")
+        raise UsageError(f"{folder} was learned from another dataset; remove that folder and go on.")
     if identity.get("format") != FORMAT:
         raise UsageError(f"{folder} was written by another version of qdq; remove that folder and go on.")
 
