@@ -126,7 +126,7 @@ FAST_QDQ: Values = {
     "algorithm.alpha": (0.5, "ours: a signal that sees the action may count for more"),
     "algorithm.bootstrap": ("recorded", "ours: docs/research.md; asks nothing about actions that nobody took"),
     "algorithm.objective": ("support", "ours: docs/research.md"),
-    "algorithm.risk_weight": (0.2, "ours: docs/research.md"),
+    "algorithm.risk_weight": (0.15, "ours: docs/research.md"),
     "algorithm.standardise_values": (True, "ours: critics start where the returns are"),
     "algorithm.critic_activation": ("relu", "ours: speed"),
     "algorithm.advantage_unit": ("return_std", "ours: the same temperature for any reward unit"),
