@@ -149,7 +149,7 @@ class Run:
 
     @cached_property
     def _adopted(self) -> tuple[QDistribution, UncertaintyConfig]:
-        if not (self.path / "q_distribution").exists():
+        if not self.knows_returns:
             raise UsageError(f"{self.path} has no Q distribution: its algorithm or settings do not learn one.")
         folder = self.path / "q_distribution"
         manifest, rule = storage.read_json(folder / "manifest.json"), storage.read_json(folder / "rule.json")
@@ -251,6 +251,11 @@ class Run:
     def watches_actions(self) -> bool:
         """Whether the run has a model of the recorded actions."""
         return (self.path / "behaviour").exists()
+
+    @property
+    def knows_returns(self) -> bool:
+        """Whether the run has a Q distribution."""
+        return (self.path / "q_distribution").exists()
 
     def uncertainty_border(self, quantile: float = 0.95) -> float:
         """The quantile of H over the recorded actions: H above it is unusual for this data."""

@@ -18,12 +18,13 @@ def quality(
     states: int = 4096,
     seed: int = 0,
     against: str = "auto",
+    checkpoints: bool = False,
     columns: Path | None = None,
     json: bool = False,
 ) -> None:
     """Measure what the uncertainty of a run is worth, and keep it in the run folder as quality.json.
 
-    The calibration needs a second Q distribution, learned on 90 % of the episodes; it is kept in the cache.
+    What holds for new episodes needs second models, learned on 90 % of the episodes; they are kept in the cache.
 
     Args:
         run: Run folder of algorithm qdq.
@@ -32,6 +33,8 @@ def quality(
         seed: Seed of what is drawn: held-out episodes, states and actions.
         against: Snapshot whose actions are compared with the recorded ones, such as hopper-expert; auto is the expert of the
             environment where there is one, none is none.
+        checkpoints: Also every policy that the first seed kept along the way (evaluation.keep_policies): its surprise beside its
+            distance to the nearest recorded state and action.
         columns: TOML file that maps the columns of a CSV or Parquet file.
         json: Print JSON instead of tables.
     """
@@ -48,7 +51,8 @@ def quality(
     data = load_dataset(dataset, columns=columns)
     measuring.check_dataset(opened, data)
     other = None if against == "none" else measuring.find_other_policy(data, None if against == "auto" else against)
-    measured = measuring.quality(opened, data, other, states, seed, Silent() if json else choose())
+    display = Silent() if json else choose()
+    measured = measuring.quality(opened, data, other, states, seed, display, checkpoints)
     path = run / QUALITY
     storage.write_json(path, measured)
     measured = storage.read_json(path)  # as everybody else will read it
@@ -66,32 +70,51 @@ def _print_quality(measured: dict[str, Any], path: Path) -> None:
     from qdq.evaluation.measures import COVERAGES, describe_actions
 
     parts = [measured[name] for name in ("in_sample", "held_out")]
-    detection = Table(title=escape(f"H on {measured['dataset']}"))
-    calibration = Table(title="Learned Q distribution against recorded returns")
-    for table, first in ((detection, "AUROC of H: recorded against"), (calibration, "calibration")):
+    name = escape(measured["dataset"])
+    tables: list[Table] = []
+
+    def start(title: str, first: str, *more: str) -> Table:
+        table = Table(title=title)
         table.add_column(first)
-        for column in ("all data", "held out"):
+        for column in ("all data", "held out", *more):
             table.add_column(column, justify="right")
+        tables.append(table)
+        return table
 
     def add(table: Table, label: str, values: list[float | None], digits: int = 2) -> None:
         table.add_row(label, *("" if value is None else f"{value:.{digits}f}" for value in values))
 
     def each(*keys: str) -> list[Any]:
         """One number of each part; none of a part that could not be measured."""
-        found = []
-        for part in parts:
-            for key in keys:
-                part = part[key] if part is not None else None
-            found.append(part)
-        return found
+        return [_within(part, *keys) for part in parts]
 
-    for kind in parts[0]["auroc"]:
-        add(detection, describe_actions(kind, measured["other_policy"]), each("auroc", kind))
-    if measured["other_policy"] is None:
-        detection.add_row("actions of another policy", "not measured", "")
-    detection.add_section()
+    yardstick = _within(parts[1], "collecting_policy", "auroc")
+    watched = any(each("surprise"))
+
+    def add_kinds(table: Table, *keys: str) -> None:
+        """The AUROC of each kind of action; the yardstick beside the last signal."""
+        for kind in parts[0]["auroc"]:
+            beside = [yardstick.get(kind)] if yardstick and (keys or not watched) else []
+            add(table, describe_actions(kind, measured["other_policy"]), each(*keys, "auroc", kind) + beside)
+        if measured["other_policy"] is None:
+            table.add_row("actions of another policy", "not measured", "")
+        table.add_section()
+
+    beside = ("density of the collecting policy itself",) if yardstick else ()
+    detection = start(f"H on {name}", "AUROC of H: recorded against", *(() if watched else beside))
+    add_kinds(detection)
     add(detection, "share of var(log H) due to the action", each("action_share"))
     add(detection, "95 % of recorded = this quantile of random", each("border_quantile"))
+    if watched:
+        surprise = start(f"Surprise on {name}", "AUROC of the surprise: recorded against", *beside)
+        add_kinds(surprise, "surprise")
+        add(surprise, "share of var(surprise) due to the action", each("surprise", "action_share"))
+        flags = start("Flagged as risky: surprise beyond the border", "share of")
+        for kind in ("recorded", *parts[0]["auroc"]):
+            add(flags, describe_actions(kind, measured["other_policy"]), each("surprise", "flagged", kind), 3)
+        flags.add_section()
+        add(flags, "the border", each("surprise", "border"))
+    calibration = start("Learned Q distribution against recorded returns", "calibration")
     for share in COVERAGES:
         label = f"{share:.0%}"
         add(calibration, f"inside the {share:.0%} interval".replace("%", " %"), each("calibration", "coverage", label))
@@ -100,11 +123,39 @@ def _print_quality(measured: dict[str, Any], path: Path) -> None:
     add(calibration, "windows", each("calibration", "windows"), 0)
     add(calibration, "episodes", each("calibration", "episodes"), 0)
     console = Console(highlight=False)
-    console.print(detection)
-    console.print(calibration)
+    for table in tables:
+        console.print(table)
     if parts[1] is None:
         console.print("Nothing could be held out: the dataset has a single episode.")
+    if not watched:
+        console.print("The run has no model of the recorded actions, so there is no surprise to measure.")
+    elif False in each("surprise", "border_from_unseen"):
+        console.print("There are too few episodes to set the border by unseen ones, so it promises nothing about them.")
+    if measured["checkpoints"] is not None:
+        _print_checkpoints(console, measured["checkpoints"])
     console.print(f"Written to {path}", soft_wrap=True, markup=False)
+
+
+def _within(content: Any, *keys: str) -> Any:
+    """What lies behind the keys; None where a part is missing on the way."""
+    for key in keys:
+        content = content.get(key) if content is not None else None
+    return content
+
+
+def _print_checkpoints(console: Any, found: dict[str, Any]) -> None:
+    from rich.table import Table
+
+    from qdq.evaluation.measures import describe_correlation
+
+    table = Table(title=f"Policies that seed {found['seed']} kept, at the same states")
+    for column in ("step", "surprise", "flagged", "H", "distance to the nearest recorded pair"):
+        table.add_column(column, justify="right")
+    for row in found["policies"]:
+        numbers = (row[key] for key in ("surprise", "flagged", "uncertainty", "distance"))
+        table.add_row(f"{row['step']:,}", *("" if value is None else f"{value:.3g}" for value in numbers))
+    console.print(table)
+    console.print(describe_correlation(found), soft_wrap=True)
 
 
 def suggest_beta(

@@ -187,16 +187,20 @@ def uncertainty(
     /,
     input: Path,
     output: Path | None = None,
-    quantile: float = 0.95,
+    quantile: float | None = None,
     format: Literal["text", "json"] = "text",
 ) -> None:
-    """H and the risk flag for observations and actions of your own.
+    """H, the surprise and the risk flag for observations and actions of your own.
+
+    An action is flagged where its surprise is beyond the border that the run has set by recorded actions of unseen episodes.
+    A run without a model of the recorded actions has no surprise; it flags by H, which says little about the action.
 
     Args:
         run: Run folder of algorithm qdq.
         input: NPZ file with arrays `observations` and `actions`, one row each.
-        output: NPZ file to write `uncertainty`, `risky` and `border` to (default: print).
-        quantile: An action is flagged where its H exceeds this quantile of H over the run's own data.
+        output: NPZ file to write `uncertainty`, `surprise`, `risky` and `border` to (default: print).
+        quantile: Without a model of the recorded actions: an action is flagged where its H exceeds this quantile of H over the
+            run's own data (default: 0.95).
         format: How to print without --output.
     """
     import json
@@ -208,24 +212,41 @@ def uncertainty(
     from qdq.data.npz import read_arrays
     from qdq.errors import DataError, UsageError
 
-    if not 0.0 < quantile < 1.0:
+    if quantile is not None and not 0.0 < quantile < 1.0:
         raise UsageError(f"--quantile must lie between 0 and 1, but is {quantile}.")
     opened = qdq.load_run(run)
+    watched = opened.watches_actions
+    if watched and quantile is not None:
+        raise UsageError(
+            f"{run} flags actions by their surprise, whose border was set when it was trained; leave out --quantile."
+        )
     arrays = read_arrays(input, ("observations", "actions"))
     for name in ("observations", "actions"):
         if name not in arrays:
             raise DataError(f"{input} has no array {name!r}; it needs observations and actions, one row each.")
-    spread = opened.uncertainty(arrays["observations"], arrays["actions"])
-    border = opened.uncertainty_border(quantile)
-    risky = spread > border
+    rows = arrays["observations"], arrays["actions"]
+    quantile = 0.95 if quantile is None else quantile
+    # A model of the recorded actions may stand alone: without a penalty no Q distribution is learned.
+    spread = opened.uncertainty(*rows) if opened.knows_returns or not watched else None
+    surprise = opened.surprise(*rows) if watched else None
+    border = opened.surprise_border if watched else opened.uncertainty_border(quantile)
+    risky = (surprise if surprise is not None else np.asarray(spread)) > border
+    found = {"uncertainty": spread, "surprise": surprise, "risky": risky}
+    columns = {name: values for name, values in found.items() if values is not None}
+    signal = "surprise" if watched else "H"
     if output is not None:
         with storage.atomic_path(output) as temporary, open(temporary, "wb") as file:
-            np.savez(file, uncertainty=spread, risky=risky, border=np.float32(border))
-        print(f"{len(spread)} rows, {risky.mean():.1%} risky (H above {border:.4g}), written to {output}")
+            np.savez(file, **columns, border=np.float32(border))  # type: ignore[arg-type]
+        print(f"{len(risky)} rows, {risky.mean():.1%} risky ({signal} above {border:.4g}), written to {output}")
     elif format == "json":
-        print(json.dumps({"border": border, "uncertainty": spread.tolist(), "risky": risky.tolist()}))
+        plain = {name: values.tolist() for name, values in columns.items()}
+        print(json.dumps({"border": border, "signal": signal, **plain}))
     else:
-        print(f"# border {border:.6g}: the {quantile:.0%} quantile of H over recorded actions")
-        print("row  H  risky")
-        for row, (value, flag) in enumerate(zip(spread, risky, strict=True)):
-            print(f"{row}  {value:.6g}  {'yes' if flag else 'no'}")
+        origin = f"the {quantile:.0%} quantile of H over recorded actions; the run has no model of the recorded actions"
+        if watched:
+            origin = "what few recorded actions of unseen episodes exceed in surprise"
+        print(f"# border {border:.6g}: {origin}")
+        print("  ".join(["row", *({"uncertainty": "H"}.get(name, name) for name in columns)]))
+        for row, values in enumerate(zip(*columns.values(), strict=True)):
+            shown = (("yes" if value else "no") if value.dtype == bool else f"{value:.6g}" for value in values)
+            print("  ".join([str(row), *shown]))

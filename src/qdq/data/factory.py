@@ -15,10 +15,14 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from qdq.data.mazes import ERRANDS, POINT_MAZE_OPTIONS, POINT_MAZES, SPREADS
 from qdq.errors import DataError, UsageError, suggest
+
+if TYPE_CHECKING:
+    from qdq.data.episodes import Dataset
+    from qdq.online.acting import DensityBehaviour
 
 LEVELS = {
     "random": "uniformly random actions",
@@ -28,6 +32,7 @@ LEVELS = {
     "expert": "the best policy of our online trainer",
 }
 FAMILIES = {"hopper": "Hopper-v4", "halfcheetah": "HalfCheetah-v4", "walker2d": "Walker2d-v4"}
+MADE_BY = "qdq dataset factory"
 REPLAY_SIZES = {"hopper": 402_000, "halfcheetah": 202_000, "walker2d": 302_000}
 
 CATALOGUE: dict[str, str] = {
@@ -101,7 +106,7 @@ def plan_dataset(name: str, transitions: int, seed: int) -> Plan:
 
     family, _, level = name.partition("-")
     details: dict[str, Any] = {
-        "made_by": "qdq dataset factory",
+        "made_by": MADE_BY,
         "seed": seed,
         "versions": {key: value for key, value in versions().items() if key != "jax"},
     }
@@ -132,6 +137,31 @@ def plan_dataset(name: str, transitions: int, seed: int) -> Plan:
         entropy = (seed, _ROLES[role], position if role == "replay" else 0)
         shares.append(Share(Behaviour(packed.algorithm, packed.snapshots[step].layers), size, entropy))
     return Plan(name, packed.environment_id, {}, transitions, tuple(shares), details)
+
+
+def collecting_policies(dataset: "Dataset") -> list["DensityBehaviour"]:
+    """The policies behind a locomotion set of this factory, which have collected equal shares of it.
+
+    None where the set says nothing about them, or where today's snapshots are not those that it was made from.
+    """
+    from qdq.online.acting import DensityBehaviour
+    from qdq.online.snapshots import load_snapshots, snapshot_path
+
+    environment, details = dataset.metadata.environment_id, dataset.metadata.details
+    family = next((family for family, known in FAMILIES.items() if known == environment), None)
+    described = details.get("snapshots")
+    if family is None or details.get("made_by") != MADE_BY or not isinstance(described, list):
+        return []
+    if not snapshot_path(family).exists():
+        return []
+    packed = load_snapshots(family)
+    known = packed.describe(list(packed.snapshots))
+    chosen = [packed.snapshots[one["environment_steps"]] for one in described if one in known]
+    sizes = {(len(snapshot.layers[0][0]), len(snapshot.layers[-1][1])) for snapshot in chosen}
+    if len(chosen) != len(described) or sizes != {(dataset.observation_size, 2 * dataset.action_size)}:
+        return []
+    policies = [snapshot.policy(packed.algorithm) for snapshot in chosen]
+    return [policy for policy in policies if isinstance(policy, DensityBehaviour)]
 
 
 _ROLES = {"random": 0, "medium": 1, "expert": 2, "replay": 3, "waypoints": 4}

@@ -107,4 +107,23 @@ def describe_actions(kind: str, other_policy: str | None = None) -> str:
         return f"recorded actions with noise up to {kind.removeprefix('noise_')}"
     if kind == "other_policy":
         return f"actions of {other_policy}"
-    return {"random": "random actions", "policy": "actions of the trained policy"}.get(kind, kind)
+    known = {
+        "random": "random actions",
+        "policy": "actions of the trained policy",
+        "recorded": "recorded actions (false alarms)",
+    }
+    return known.get(kind, kind)
+
+
+def describe_correlation(checkpoints: dict[str, Any]) -> str:
+    """How the signals of kept policies follow their distance to the data, in one sentence."""
+    found = checkpoints["spearman"]
+    parts = [
+        f"of {label} {'undefined' if found[key] is None else f'{found[key]:.2f}'}"
+        for key, label in (("surprise", "the mean surprise"), ("uncertainty", "the mean H"))
+        if checkpoints["policies"] and checkpoints["policies"][0][key] is not None
+    ]
+    return (
+        f"Rank correlation with the distance to the nearest recorded pair, over {len(checkpoints['policies'])} kept "
+        f"policies: {', '.join(parts) or 'not measured'}."
+    )

@@ -15,6 +15,7 @@ from qdq.numpy_networks import Layers, NumpyMLP
 
 # The same limits as `qdq.networks`, repeated because that module imports JAX; a test holds them together.
 LOG_STD_MIN, LOG_STD_MAX = -5.0, 2.0
+LARGEST_ACTION = 1.0 - 1e-6  # tanh in float32 reaches 1, whose inverse is infinite
 EXPLORATION_NOISE = 0.1  # TD3's, as in its paper
 
 
@@ -23,6 +24,15 @@ class BehaviourPolicy(Protocol):
 
     def act(self, observation: Any, noise: np.random.Generator | None) -> np.ndarray:
         """An action in [-1, 1]; without exploration where `noise` is None."""
+        ...
+
+
+@runtime_checkable
+class DensityBehaviour(Protocol):
+    """A policy that knows how probable its own actions are."""
+
+    def log_density(self, observations: np.ndarray, actions: np.ndarray) -> np.ndarray:
+        """The log density of each row's action in [-1, 1]."""
         ...
 
 
@@ -48,6 +58,15 @@ class TanhGaussianBehaviour:
             spread = np.exp(np.clip(log_std, LOG_STD_MIN, LOG_STD_MAX))
             mean = mean + spread * noise.standard_normal(mean.shape, np.float32)
         return np.tanh(mean)
+
+    def log_density(self, observations: np.ndarray, actions: np.ndarray) -> np.ndarray:
+        """The log density of each row's sampled actions in [-1, 1]; beyond `LARGEST_ACTION` it is that of the limit."""
+        mean, log_std = np.split(self.network(observations.astype(np.float32)).astype(np.float64), 2, axis=-1)
+        log_std = np.clip(log_std, LOG_STD_MIN, LOG_STD_MAX)
+        inside = np.clip(np.asarray(actions, np.float64), -LARGEST_ACTION, LARGEST_ACTION)
+        z = (np.arctanh(inside) - mean) * np.exp(-log_std)
+        gaussian = -0.5 * np.square(z) - log_std - 0.5 * np.log(2.0 * np.pi)
+        return np.sum(gaussian - np.log1p(-np.square(inside)), axis=-1)
 
 
 class NoisyBehaviour:
