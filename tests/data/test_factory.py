@@ -9,7 +9,16 @@ import pytest
 from safetensors.numpy import save_file
 
 from qdq.data import factory, rollouts
-from qdq.data.factory import CATALOGUE, dataset_id, default_size, make_dataset, plan_dataset, roll_out_plan
+from qdq.data.episodes import Dataset, Metadata, from_arrays
+from qdq.data.factory import (
+    CATALOGUE,
+    collecting_policies,
+    dataset_id,
+    default_size,
+    make_dataset,
+    plan_dataset,
+    roll_out_plan,
+)
 from qdq.data.mazes import (
     ERRANDS,
     POINT_MAZE_OPTIONS,
@@ -261,3 +270,44 @@ def test_pointmaze_metadata_recreates_the_environment():
     assert dataset.metadata.environment_options == {"continuing_task": False}
     assert dataset.metadata.details["observation_layout"] == [["observation", 4], ["desired_goal", 2]]
     assert factory.CATALOGUE["pointmaze-umaze"].startswith("PointMaze_UMaze-v3")
+
+
+def noted(name: str, **changes: Any) -> Dataset:
+    """A few rows with the notes of a set of the factory."""
+    plan = plan_dataset(name, 100, 0)
+    metadata = Metadata(name, environment_id=plan.environment_id, details=plan.details | changes)
+    observations, actions = np.zeros((4, 11), np.float32), np.zeros((4, 3), np.float32)
+    return from_arrays(observations, actions, np.zeros(4), np.array([0, 1, 0, 1], bool), metadata=metadata)
+
+
+def test_the_policies_behind_a_set_are_found_by_its_notes():
+    observations, actions = np.zeros((1, 11)), np.full((1, 3), np.tanh(0.8))
+    found = {name: collecting_policies(noted(f"hopper-{name}")) for name in factory.LEVELS}
+    counts = {name: len(policies) for name, policies in found.items()}
+    assert counts == {"random": 0, "medium": 1, "medium-replay": 10, "medium-expert": 2, "expert": 1}
+    # Snapshot number n pushes with tanh(-1 + n / 5): medium is 9, expert is 10.
+    densities = {name: [p.log_density(observations, actions)[0] for p in one] for name, one in found.items()}
+    assert densities["medium"] == densities["medium-expert"][:1] == densities["medium-replay"][-1:]
+    assert densities["medium"][0] > densities["expert"][0] + 100  # two hundred standard deviations between them
+    assert densities["expert"] == densities["medium-expert"][1:]
+
+
+def test_policies_of_other_snapshots_or_another_origin_are_not_found(monkeypatch: pytest.MonkeyPatch):
+    same = {"environment_steps": 90_000, "score": 1.0}
+    assert collecting_policies(noted("hopper-medium", snapshots=[same]))
+    for notes in (
+        {"snapshots": [same | {"score": 2.0}]},  # other snapshots have the name today
+        {"snapshots": [same, {"environment_steps": 95_000, "score": 1.0}]},
+        {"snapshots": []},
+        {"snapshots": [3]},
+        {"snapshots": "medium"},
+        {"made_by": "somebody"},
+    ):
+        assert collecting_policies(noted("hopper-medium", **notes)) == []
+    narrow = noted("hopper-medium")
+    actions = np.zeros((4, 2), np.float32)
+    ends = np.array([0, 1, 0, 1], bool)
+    other = from_arrays(np.zeros((4, 11), np.float32), actions, np.zeros(4), ends, metadata=narrow.metadata)
+    assert collecting_policies(other) == []
+    monkeypatch.setenv("QDQ_SNAPSHOTS", "nowhere")
+    assert collecting_policies(narrow) == []

@@ -33,6 +33,38 @@ def test_tanh_gaussian_log_density_matches_scipy_and_integrates_to_one():
     assert quad(density, -1.0, 1.0)[0] == pytest.approx(1.0, abs=1e-6)
 
 
+def test_numpy_log_density_matches_scipy_and_jax():
+    policy = networks.TanhGaussianPolicy(3, 2, (8,), jax.random.key(0))
+    host = acting.TanhGaussianBehaviour(host_layers(policy.network))
+    random = np.random.default_rng(0)
+    observations, actions = random.standard_normal((50, 3)), random.uniform(-0.999, 0.999, (50, 2))
+    means, log_stds = (np.asarray(value, np.float64) for value in policy.moments(jnp.asarray(observations)))
+    density = norm.pdf(np.arctanh(actions), means, np.exp(log_stds)) / (1.0 - actions**2)
+    np.testing.assert_allclose(host.log_density(observations, actions), np.log(density).sum(axis=1), rtol=1e-4)
+    sampled, expected = policy.sample_with_log_density(jnp.asarray(observations), jax.random.key(1))
+    np.testing.assert_allclose(host.log_density(observations, np.asarray(sampled)), expected, atol=1e-2)
+    one = host.log_density(observations[0], actions[0])  # a single row
+    assert one == pytest.approx(np.log(density[0]).sum(), rel=1e-4)
+
+    def along(a: float) -> float:  # the second action in the middle
+        return float(np.exp(host.log_density(observations[0], np.array([a, 0.1]))))
+
+    rest = norm.pdf(np.arctanh(0.1), means[0, 1], np.exp(log_stds[0, 1])) / (1.0 - 0.1**2)
+    assert quad(along, -1.0, 1.0)[0] / rest == pytest.approx(1.0, abs=1e-4)
+
+
+def test_numpy_log_density_is_finite_at_the_border_and_knows_a_narrow_policy():
+    layers = [(np.zeros((1, 2), np.float32), np.array([0.5, -9.0], np.float32))]  # mean 0.5, the smallest spread
+    host = acting.TanhGaussianBehaviour(layers)
+    border = host.log_density(np.zeros((2, 1)), np.array([[1.0], [-1.0]]))
+    assert np.isfinite(border).all()
+    np.testing.assert_array_equal(border, host.log_density(np.zeros((2, 1)), np.array([[1.0 - 1e-6], [1e-6 - 1.0]])))
+    middle = host.log_density(np.zeros((1, 1)), np.tanh([[0.5]]))[0]
+    expected = norm.logpdf(0.0, scale=np.exp(acting.LOG_STD_MIN)) - np.log(1.0 - np.tanh(0.5) ** 2)
+    assert middle == pytest.approx(expected, rel=1e-6)
+    assert border.max() < middle
+
+
 def test_log_density_stays_finite_far_out():
     policy = networks.TanhGaussianPolicy(1, 1, (4,), jax.random.key(0))
     _, log_density = policy.sample_with_log_density(jnp.full((1,), 1e4), jax.random.key(1))

@@ -72,6 +72,26 @@ def test_uncertainty_by_hand() -> None:
     assert panel.marks[0].value == pytest.approx(94.05)
 
 
+def test_surprise_by_hand() -> None:
+    panels = {
+        "recorded_surprise": np.arange(100.0),
+        "policy_surprise": np.full(100, 50.0),
+        "random_surprise": np.concatenate([np.full(25, 90.0), np.full(75, 1e6)]),
+        "surprise_border": np.array([94.5]),
+    }
+    panel = plots.surprise(panels, "t")
+    assert [series.name.rsplit(": ", 1)[1] for series in panel.series] == ["5% above", "0% above", "75% above"]
+    assert panel.marks[0].value == 94.5
+    recorded, policy, random = panel.series
+    assert recorded.x[-1] < 250  # a few actions far away leave the others readable
+    for series, share in ((recorded, 0.99), (policy, 1.0), (random, 0.25)):  # what lies outside is not made up for
+        assert np.sum(np.diff(series.x) * series.y) == pytest.approx(share, abs=0.011)
+    panels |= {f"{kind}_uncertainty": np.arange(10.0) for kind in ("recorded", "policy", "random")}
+    assert len(plots.uncertainties(panels, "H", "surprise")) == 2
+    del panels["surprise_border"]
+    assert [panel.title for panel in plots.uncertainties(panels, "H", "surprise")] == ["H"]
+
+
 def test_densities_integrate_to_one(evidence: Evidence) -> None:
     found = evidence.row("hopper-medium", "QDQ")
     assert found is not None
@@ -81,13 +101,44 @@ def test_densities_integrate_to_one(evidence: Evidence) -> None:
             assert np.sum(np.diff(series.x) * series.y) == pytest.approx(1.0)
 
 
-def test_training_course_leaves_out_where_h_was_not_asked_for(evidence: Evidence) -> None:
+def logged(folder: Path, text: str, number: int = 0) -> SavedSeed:
+    """A seed with a metrics.csv of its own."""
+    (folder / f"seed_{number}").mkdir()
+    (folder / f"seed_{number}" / "metrics.csv").write_text(text)
+    return SavedSeed(number, folder / f"seed_{number}", [], True, None, 400, 10.0, 1.0, [])
+
+
+def test_training_course_leaves_out_where_h_was_not_asked_for(tmp_path: Path) -> None:
+    rows = "100,1,0,0,0\n200,2,0,0,0\n300,3,0.5,0.7,0.1\n400,4,0.6,0.8,0.1\n"
+    course = plots.training_course(
+        [logged(tmp_path, "step,q_mean,uncertainty,uncertainty_border,risk_share\n" + rows)], "t"
+    )
+    assert list(course) == ["q", "uncertainty"]
+    assert list(course["q"].series[0].x) == [100, 200, 300, 400]
+    assert list(course["uncertainty"].series[0].x) == [300, 400]  # the first half of this run is extraction
+    assert [series.name for series in course["uncertainty"].series] == ["mean H", "border of the risk set"]
+
+
+def test_training_course_of_a_run_that_asks_for_the_surprise(tmp_path: Path) -> None:
+    heads = "step,q_mean,policy_q,policy_distance,risk_share\n"
+    seeds = [logged(tmp_path, heads + f"100,1,2,{d},0\n200,1,2,{d + 1},0.25\n", d) for d in (1, 3)]
+    course = plots.training_course(seeds, "t")
+    assert list(course) == ["q", "distance", "risk"]
+    assert [series.name for series in course["q"].series] == ["mean Q", "mean Q of the policy's actions"]
+    [distance], [risk] = course["distance"].series, course["risk"].series
+    np.testing.assert_allclose(distance.y, [2, 3])
+    np.testing.assert_allclose(distance.high, [3, 4])
+    np.testing.assert_allclose(risk.y, [0, 0.25])  # a share of zero is a finding, not a gap
+    assert plots.training_course([logged(tmp_path, "step,loss\n100,1\n", 9)], "t") == {}
+
+
+def test_training_course_of_a_real_run(evidence: Evidence) -> None:
     found = evidence.row("hopper-medium", "QDQ")
     assert found is not None
-    q, h = plots.training_course(found.seeds, "t")
-    assert list(q.series[0].x) == [100, 200, 300, 400]
-    assert list(h.series[0].x) == [300, 400]  # the first half of this run is extraction
-    assert [series.name for series in h.series] == ["mean H", "border of the risk set"]
+    course = plots.training_course(found.seeds, "t")
+    assert list(course) == ["q", "distance", "risk"]
+    for panel in course.values():
+        assert list(panel.series[0].x) == [100, 200, 300, 400]
 
 
 @pytest.mark.parametrize("name", [name for name, figure in figures.FIGURES.items() if figure.needs == "dataset"])
@@ -105,7 +156,9 @@ def test_figures_from_runs(evidence: Evidence) -> None:
     }
     assert [panel.title for panel in made["learning-curves"].panels] == ["hopper-medium"]
     names = [series.name for series in made["ablation-alpha"].panels[0].series]
-    assert names == ["alpha = 0.9 (2 seeds)", "alpha = 0.99 (3 seeds)"]
+    assert names == ["alpha = 0.5 (3 seeds)", "alpha = 0.9 (2 seeds)"]
+    assert len(made["training"].panels) == 3 * 2  # of two methods
+    assert len(made["uncertainty"].panels) == 2 * 2
     for name in ("ablation-beta", "ablation-entropy", "penalty"):
         with pytest.raises(UsageError, match="there are none here"):
             figures.FIGURES[name].make(evidence)

@@ -8,12 +8,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import qdq
 from qdq import presets, storage
 from qdq.errors import DataError
-from qdq.report import methods, reproduce
+from qdq.report import methods, plots, reproduce
 from qdq.report.methods import Evidence, gather
-from qdq.report.runs import PANEL_ARRAYS, find_runs, mean_curve, read_metrics
-from tests.report.conftest import HOSTILE
+from qdq.report.page import build
+from qdq.report.runs import PANEL_ARRAYS, SURPRISE_ARRAYS, find_runs, mean_curve, read_metrics
+from tests.report.conftest import HOSTILE, pendulum
 
 
 def test_runs_are_sorted_into_tasks_and_methods(evidence: Evidence) -> None:
@@ -73,7 +75,14 @@ def test_what_training_saves_for_the_pictures(evidence: Evidence) -> None:
     assert row is not None
     panels = row.first.panels
     assert panels is not None
-    assert set(panels) == set(PANEL_ARRAYS)
+    assert set(panels) == {*PANEL_ARRAYS, *SURPRISE_ARRAYS}
+    run = qdq.load_run(row.first.path)
+    assert panels["surprise_border"] == pytest.approx(run.surprise_border)
+    data = pendulum()
+    states, actions = data.current_observations, data.actions
+    np.testing.assert_allclose(panels["recorded_surprise"], run.surprise(states, actions), rtol=1e-4, atol=1e-4)
+    ours = run.surprise(states, run.policy(states))
+    np.testing.assert_allclose(panels["policy_surprise"], ours, rtol=1e-3, atol=1e-3)
     assert len(panels["window_returns"]) == len(panels["window_samples"])
     assert ((panels["return_ranks"] > 0) & (panels["return_ranks"] < 1)).all()
     assert (panels["recorded_uncertainty"] > 0).all()
@@ -166,11 +175,34 @@ def test_a_folder_of_another_shape_is_one_sentence(runs: Path, tmp_path: Path) -
         find_runs([tmp_path / "nowhere"])
 
 
-def test_damaged_panels_are_one_sentence(runs: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "arrays",
+    [
+        {"window_returns": np.zeros(3)},
+        {name: np.ones(3) for name in (*PANEL_ARRAYS, "recorded_surprise")},
+        {name: np.ones(3) for name in (*PANEL_ARRAYS, *SURPRISE_ARRAYS)},  # three borders
+        {name: np.full(1, np.nan) for name in (*PANEL_ARRAYS, *SURPRISE_ARRAYS)},
+    ],
+)
+def test_damaged_panels_are_one_sentence(arrays: dict[str, np.ndarray], runs: Path, tmp_path: Path) -> None:
     shutil.copytree(runs / "qdq-more", tmp_path / "run")
-    np.savez(tmp_path / "run" / "q_distribution" / "panels.npz", window_returns=np.zeros(3))
+    np.savez(tmp_path / "run" / "q_distribution" / "panels.npz", **arrays)  # type: ignore[arg-type]
     with pytest.raises(DataError, match="--resume"):
         _ = find_runs([tmp_path])[0].panels
+
+
+def test_panels_of_runs_without_a_surprise_still_draw(runs: Path, tmp_path: Path) -> None:
+    shutil.copytree(runs / "qdq-more", tmp_path / "run")
+    path = tmp_path / "run" / "q_distribution" / "panels.npz"
+    with np.load(path) as saved:
+        old = {name: saved[name] for name in PANEL_ARRAYS}
+    np.savez(path, **old)  # type: ignore[arg-type]
+    [run] = find_runs([tmp_path])
+    assert [len(chart.panels) for chart in plots.run_charts(run) if chart.name == "uncertainty"] == [1]
+    page, _ = build(gather([run]))
+    assert not any(chart.name.startswith("surprise-") for chart in page.charts)
+    page, _ = build(gather(find_runs([runs / "qdq-more"])))
+    assert any(chart.name.startswith("surprise-") for chart in page.charts)
 
 
 def test_half_written_metrics_are_read_as_far_as_they_go(tmp_path: Path) -> None:

@@ -244,7 +244,7 @@ def uncertainty(
     else:
         origin = f"the {quantile:.0%} quantile of H over recorded actions; the run has no model of the recorded actions"
         if watched:
-            origin = "what few recorded actions of unseen episodes exceed in surprise"
+            origin = f"the surprise that at most {opened.config.behaviour.false_alarms:.0%} of recorded actions exceed"
         print(f"# border {border:.6g}: {origin}")
         print("  ".join(["row", *({"uncertainty": "H"}.get(name, name) for name in columns)]))
         for row, values in enumerate(zip(*columns.values(), strict=True)):

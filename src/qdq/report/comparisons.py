@@ -13,6 +13,7 @@ STAGES = {  # in the order of the method
     "diffusion": ("diffusion teacher", "purple"),
     "consistency": ("consistency student", "amber"),
     "quantile": ("quantile learner", "amber"),
+    "behaviour": ("model of the recorded actions", "green"),
     "training": ("training, one seed", "blue"),
     "evaluation": ("evaluation, one seed", "grey"),
 }

@@ -82,19 +82,31 @@ def q_distribution(evidence: Evidence) -> Chart:
 def uncertainty(evidence: Evidence) -> Chart:
     """Figure 7: H of recorded against random actions, with the 95 % line, for each task."""
     rows = _with_panels(evidence)
-    panels = [plots.uncertainty(_panels(row), _name(row, rows)) for row in rows]
-    caption = "Standard deviation of Q for recorded, the policy's and random actions at the same states."
-    return Chart("uncertainty", "Uncertainty of recorded and of random actions", caption, panels)
+    made = [plots.uncertainties(_panels(row), *2 * [_name(row, rows)]) for row in rows]
+    panels = [panel for both in made for panel in both]
+    caption = "Standard deviation of Q for recorded, the policy's and random actions at the same states"
+    if len(panels) > len(rows):
+        caption += ", and their surprise under a model of the recorded actions"
+    columns = 3 if len(panels) == len(rows) else 2
+    return Chart("uncertainty", "Uncertainty of recorded and of random actions", f"{caption}.", panels, columns=columns)
 
 
 def training(evidence: Evidence) -> Chart:
-    """Figure 8: the critics' Q and the uncertainty of the target actions during training."""
+    """Figure 8: the critics' Q and how risky the actions are during training."""
     rows = [row for row in evidence.rows if any("q_mean" in seed.metrics for seed in row.seeds)]
     if not rows:
         raise UsageError("None of these runs has logged a Q value; train with an algorithm that has critics.")
-    panels = [panel for row in rows for panel in plots.training_course(row.seeds, _name(row, rows))]
-    caption = "Left: mean Q over a batch. Right: mean H of the target actions, and the border of the risk set."
-    return Chart("training", "Q and its uncertainty during training", caption, panels, columns=2)
+    courses = [plots.training_course(row.seeds, _name(row, rows)) for row in rows]
+    captions = {
+        "q": "Mean Q over a batch.",
+        "uncertainty": "Mean H of the target actions, and the border of the risk set.",
+        "distance": "Mean distance of the policy's actions to the recorded ones.",
+        "risk": "Share of the policy's actions in the risk set.",
+    }
+    caption = " ".join(text for kind, text in captions.items() if any(kind in course for course in courses))
+    panels = [panel for course in courses for panel in course.values()]
+    columns = max(2, *map(len, courses))
+    return Chart("training", "Q and its uncertainty during training", caption, panels, columns=columns)
 
 
 def learning_curves(evidence: Evidence) -> Chart:

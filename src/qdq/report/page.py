@@ -244,6 +244,9 @@ def _q_distributions(page: Page, evidence: Evidence) -> str:
     return page.figures(made, "plots wide") or _missing(NO_PANELS)
 
 
+COURSES = {"q": "Q", "uncertainty": "its uncertainty", "distance": "distance to the data", "risk": "risky actions"}
+
+
 def _uncertainty(page: Page, evidence: Evidence) -> str:
     made = []
     for row, panels in _first_of_each(evidence):
@@ -252,21 +255,26 @@ def _uncertainty(page: Page, evidence: Evidence) -> str:
             "H at the same states for three kinds of actions. The line that 5 % of the recorded actions exceed is the "
             f"{plots.random_quantile(panels):.0%} quantile of random actions; the paper reports about 75 % for its own."
         )
-        made.append(
-            Chart(f"uncertainty-{row.task}-{row.method}", title, caption, [plots.uncertainty(panels, "")], size=WIDE)
-        )
+        name = f"{row.task}-{row.method}"
+        made.append(Chart(f"uncertainty-{name}", title, caption, [plots.uncertainty(panels, "")], size=WIDE))
+        if "surprise_border" in panels:
+            caption = (
+                "Surprise of the same actions under the model of the recorded actions. What lies to the right of the border "
+                "is flagged as risky; random actions reach beyond the picture."
+            )
+            made.append(
+                Chart(f"surprise-{name}", f"{title}: surprise", caption, [plots.surprise(panels, "")], size=WIDE)
+            )
     for row in evidence.rows:
-        for panel in plots.training_course([seed for seed in row.seeds if seed.metrics], ""):
-            kind = "uncertainty" if panel.y.startswith("H") else "q"
+        for kind, panel in plots.training_course([seed for seed in row.seeds if seed.metrics], "").items():
             if row.first.algorithm == "qdq":
-                title = (
-                    f"{row.task}, {row.method}: {'its uncertainty' if kind == 'uncertainty' else 'Q'} during training"
-                )
+                title = f"{row.task}, {row.method}: {COURSES[kind]} during training"
                 caption = "Mean over seeds, shaded from the lowest to the highest."
                 made.append(Chart(f"training-{kind}-{row.task}-{row.method}", title, caption, [panel], size=WIDE))
     note = (
         "H is the standard deviation of the learned Q distribution. It tells how much returns vary from a state and action; if "
-        "the three curves lie on each other, it does not tell recorded from random actions on this data."
+        "the three curves lie on each other, it does not tell recorded from random actions on this data. The surprise of an "
+        "action is -log of its density under a model of the recorded actions: large where nobody did such a thing at such a state."
     )
     return f"<p>{note}</p>{page.figures(made, 'plots wide')}" if made else _missing(NO_PANELS)
 

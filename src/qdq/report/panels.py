@@ -8,9 +8,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from qdq import storage, uncertainty
+from qdq.behaviour import BehaviourModel
 from qdq.data.blocks import take
 from qdq.data.prepare import Prepared
 from qdq.report.runs import PANELS
+from qdq.training.stages import surprise_of
 
 SAMPLE_ROWS = 4_000
 RANK_SAMPLES = 99
@@ -20,13 +22,21 @@ def _rows(count: int) -> np.ndarray:
     return np.linspace(0, count - 1, min(count, SAMPLE_ROWS)).astype(int)
 
 
-def measure(distribution: Any, policy: Any, prepared: Prepared, rule: uncertainty.Config) -> dict[str, np.ndarray]:
-    """Samples of the learned distribution beside the recorded returns, and H of three kinds of actions.
+def measure(
+    distribution: Any,
+    policy: Any,
+    prepared: Prepared,
+    rule: uncertainty.Config,
+    behaviour: BehaviourModel | None = None,
+    surprise_border: float = 0.0,
+) -> dict[str, np.ndarray]:
+    """Samples of the learned distribution beside the recorded returns, and H and the surprise of three kinds of actions.
 
     `window_returns` and `window_samples`: truncated returns of the data, and one sample of the learned distribution for
     each. `return_ranks`: where the true return lies among samples, uniform if the distribution is calibrated (on training
     windows). `recorded_`, `policy_` and `random_uncertainty`: H of the recorded, the policy's and uniformly random actions
-    at the same states.
+    at the same states. `recorded_`, `policy_` and `random_surprise`: the surprise of the same actions, with its
+    `surprise_border`, where there is a model of the recorded actions.
     """
     chosen = _rows(len(prepared.windows.index))
     windows = prepared.transitions.at(jnp.asarray(take(prepared.windows.index, chosen)))
@@ -40,15 +50,17 @@ def measure(distribution: Any, policy: Any, prepared: Prepared, rule: uncertaint
     batch = prepared.transitions.at(jnp.asarray(_rows(prepared.dataset.transitions)))
     key = jax.random.key(0)
     actions = {
-        "recorded_uncertainty": batch.actions,
-        "policy_uncertainty": policy(batch.observations),
-        "random_uncertainty": jax.random.uniform(key, batch.actions.shape, minval=-1.0, maxval=1.0),
+        "recorded": batch.actions,
+        "policy": policy(batch.observations),
+        "random": jax.random.uniform(key, batch.actions.shape, minval=-1.0, maxval=1.0),
     }
-    spreads = {
-        name: uncertainty.mean_and_std(distribution, batch.observations, action, rule, key)[1]
-        for name, action in actions.items()
-    }
-    arrays = {"window_returns": returns, "window_samples": samples, "return_ranks": ranks, **spreads}
+    arrays = {"window_returns": returns, "window_samples": samples, "return_ranks": ranks}
+    for name, action in actions.items():
+        _, arrays[f"{name}_uncertainty"] = uncertainty.mean_and_std(distribution, batch.observations, action, rule, key)
+    if behaviour is not None:
+        for name, action in actions.items():
+            arrays[f"{name}_surprise"] = surprise_of(behaviour, batch.observations, action)
+        arrays["surprise_border"] = np.array([surprise_border])
     return {name: np.asarray(array, np.float32) for name, array in arrays.items()}
 
 

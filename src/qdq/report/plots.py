@@ -27,7 +27,9 @@ def draw_run(folder: Path, dataset: Dataset, memory: int | None = None) -> list[
         run = Run(folder)
         network = run.deployed_policy().network
         prepared = prepare(dataset, run.config, memory)
-        panels.save(folder, panels.measure(run.distribution, network, prepared, run.uncertainty_rule))
+        behaviour, border = (run.behaviour, run.surprise_border) if run.watches_actions else (None, 0.0)
+        arrays = panels.measure(run.distribution, network, prepared, run.uncertainty_rule, behaviour, border)
+        panels.save(folder, arrays)
     return [save_picture(chart, folder / f"{chart.name}.png") for chart in run_charts(read_run(folder))]
 
 
@@ -46,8 +48,9 @@ def run_charts(run: SavedRun) -> list[Chart]:
             calibration(run.panels, "Calibration: flat is right (training windows)"),
         ]
         charts.append(Chart("q_distribution", run.dataset, caption, pair, size=(4.75, 3.8)))
-        panel = uncertainty(run.panels, f"Uncertainty of Q on {run.dataset}")
-        charts.append(Chart("uncertainty", run.dataset, "", [panel], size=(7, 4)))
+        both = uncertainties(run.panels, f"Uncertainty of Q on {run.dataset}", f"Surprise on {run.dataset}")
+        size = (7, 4) if len(both) == 1 else (4.75, 3.8)
+        charts.append(Chart("uncertainty", run.dataset, "", both, size=size))
     return charts
 
 
@@ -126,27 +129,49 @@ def calibration(panels: dict[str, np.ndarray], title: str) -> Panel:
     return Panel(title, "rank of the true return among 99 samples", "density", [bars], [flat])
 
 
+KINDS = {  # of actions at the same states
+    "recorded": ("recorded actions", "grey"),
+    "policy": ("the policy's actions", "blue"),
+    "random": ("random actions", "vermillion"),
+}
+
+
+def uncertainties(panels: dict[str, np.ndarray], title: str, surprise_title: str) -> list[Panel]:
+    """H and, where the run has a model of the recorded actions, the surprise of three kinds of actions."""
+    return [uncertainty(panels, title)] + ([surprise(panels, surprise_title)] if "surprise_border" in panels else [])
+
+
 def uncertainty(panels: dict[str, np.ndarray], title: str) -> Panel:
     """H of recorded, of the policy's and of random actions at the same states, with the 95 % line of the recorded ones."""
-    kinds = (("recorded", "grey", "-"), ("policy", "blue", "-"), ("random", "vermillion", "-"))
-    spreads = {kind: panels[f"{kind}_uncertainty"] for kind, _, _ in kinds}
+    spreads = {kind: panels[f"{kind}_uncertainty"] for kind in KINDS}
     border = float(np.quantile(spreads["recorded"], 0.95))
     edges = np.linspace(0.0, max(float(np.quantile(values, 0.995)) for values in spreads.values()) or 1.0, BINS + 1)
+    label = "H(s, a): standard deviation of Q, in reward units"
+    return _kinds(title, label, spreads, edges, border, "95 % of recorded actions below")
+
+
+def surprise(panels: dict[str, np.ndarray], title: str) -> Panel:
+    """The surprise of the same actions with the border of the risk set; random actions may lie far to the right of it."""
+    values = {kind: panels[f"{kind}_surprise"] for kind in KINDS}
+    border = float(panels["surprise_border"][0])
+    low = min(float(np.quantile(found, 0.005)) for found in values.values())
+    high = max(border, *(float(np.quantile(found, 0.995)) for found in values.values()))
+    ordinary = max(border, *(float(np.quantile(values[kind], 0.995)) for kind in ("recorded", "policy")))
+    high = min(high, ordinary + (ordinary - low))  # as much room for the surprising as for the ordinary
+    edges = np.linspace(low, high if high > low else low + 1.0, BINS + 1)
+    return _kinds(title, "surprise: -log p(a | s)", values, edges, border, "border of the risk set")
+
+
+def _kinds(
+    title: str, label: str, values: dict[str, np.ndarray], edges: np.ndarray, border: float, border_label: str
+) -> Panel:
+    """Densities of a number over kinds of actions; what lies outside of the edges still counts."""
     series = []
-    for kind, colour, dash in kinds:
-        values = spreads[kind]
-        label = {"recorded": "recorded actions", "policy": "the policy's actions", "random": "random actions"}[kind]
-        above = f"{label}: {(values > border).mean():.0%} above"
-        series.append(Series(above, edges, np.histogram(values, edges, density=True)[0], colour, "steps", dash=dash))
-    mark = Mark("x", border, "95 % of recorded actions below")
-    return Panel(
-        title,
-        "H(s, a): standard deviation of Q, in reward units",
-        "density",
-        series,
-        [mark],
-        y_limits=_headroom(series),
-    )
+    for kind, (name, colour) in KINDS.items():
+        heights = np.histogram(values[kind], edges)[0] / (len(values[kind]) * np.diff(edges))
+        above = f"{name}: {(values[kind] > border).mean():.0%} above"
+        series.append(Series(above, edges, heights, colour, "steps"))
+    return Panel(title, label, "density", series, [Mark("x", border, border_label)], y_limits=_headroom(series))
 
 
 def random_quantile(panels: dict[str, np.ndarray]) -> float:
@@ -175,20 +200,33 @@ def _logged(
     return Series(label, steps, values.mean(axis=0), colour, "line", *band, width=1.5)
 
 
-def training_course(seeds: Sequence[SavedSeed], name: str) -> list[Panel]:
-    """Mean Q of the critics, and mean H of the target actions with the border of the risk set, during training.
+def training_course(seeds: Sequence[SavedSeed], name: str) -> dict[str, Panel]:
+    """Mean Q of the critics, and how risky the actions are, during training; by kind, what the runs have logged.
 
-    H is not asked for while the policy is extracted from the recorded returns, so its curves may begin later.
+    Runs that ask H show its mean over the target actions and the border of the risk set; it is not asked for while the
+    policy is extracted from the recorded returns, so its curves may begin later. Runs with a model of the recorded actions
+    show how far the policy is from them, and the share of its actions in the risk set.
     """
-    q = _logged(seeds, "q_mean", "blue", "mean Q")
-    spread = _logged(seeds, "uncertainty", "vermillion", "mean H", zero_means_none=True)
-    border = _logged(seeds, "uncertainty_border", "grey", "border of the risk set", zero_means_none=True)
-    panels = []
-    for series, label in (([q], "mean Q over a batch"), ([spread, border], "H of the target actions")):
+    q = [
+        _logged(seeds, "q_mean", "blue", "mean Q"),
+        _logged(seeds, "policy_q", "green", "mean Q of the policy's actions"),
+    ]
+    spread = [
+        _logged(seeds, "uncertainty", "vermillion", "mean H", zero_means_none=True),
+        _logged(seeds, "uncertainty_border", "grey", "border of the risk set", zero_means_none=True),
+    ]
+    course = {"q": ("mean Q over a batch", q), "uncertainty": ("H of the target actions", spread)}
+    if spread[0] is None:
+        distance = _logged(seeds, "policy_distance", "vermillion", "distance to the recorded actions")
+        flagged = _logged(seeds, "risk_share", "purple", "actions in the risk set")
+        course["distance"] = ("distance of the policy's actions", [distance])
+        course["risk"] = ("share of the policy's actions", [flagged])
+    panels = {}
+    for kind, (label, series) in course.items():
         present = [one for one in series if one is not None]
         if present:
-            bottom = 0.0 if label.startswith("H") else None
-            panels.append(
-                Panel(name, "gradient steps", label, present, x_limits=(0.0, None), y_limits=(bottom, None), steps=True)
+            limits = (None if kind == "q" else 0.0, None)
+            panels[kind] = Panel(
+                name, "gradient steps", label, present, x_limits=(0.0, None), y_limits=limits, steps=True
             )
     return panels

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from qdq.errors import DataError
-from qdq.evaluation.measures import COVERAGES, PIT_BINS, describe_actions
+from qdq.evaluation.measures import COVERAGES, PIT_BINS, describe_actions, describe_correlation
 from qdq.report import html
 from qdq.report.charts import Chart, Mark, Panel, Series
 from qdq.report.methods import Evidence, Row
@@ -16,10 +16,23 @@ from qdq.report.methods import Evidence, Row
 PARTS = {"in_sample": "all data", "held_out": "held out"}
 NOT_MEASURED = "Not measured: no run here has a quality.json. `qdq quality RUN DATASET` measures what the uncertainty of a run is worth."
 NOTE = (
-    "AUROC of H: the chance that such an action has a larger H than a recorded one at the same states. 1 tells them apart, 0.5 "
-    "is a coin, below 0.5 H is larger for recorded actions. <em>All data</em>: the run's own Q distribution, which has seen "
-    "these episodes. <em>Held out</em>: one learned with the same settings on the other 90 % of the episodes."
+    "AUROC: the chance that the signal is larger for such an action than for a recorded one at the same states. 1 tells them "
+    "apart, 0.5 is a coin, below 0.5 it is larger for recorded actions. <em>H</em>: the standard deviation of the learned Q "
+    "distribution. <em>Surprise</em>: -log of the density under the model of the recorded actions. <em>Density of the collecting "
+    "policy itself</em>: what the true density of the policies that made the data reaches, in equal shares where there are "
+    "several. <em>All data</em>: the run's own models, which have seen these episodes. <em>Held out</em>: models learned with "
+    "the same settings on the other 90 % of the episodes."
 )
+FLAGS_NOTE = (
+    "Share of actions whose surprise is beyond the border of the risk set. Of recorded actions these are false alarms: the border "
+    "is set, by recorded actions of episodes that the model has not seen, so that at most the share that the settings allow "
+    "(5 % by default) is expected on new episodes."
+)
+CHECKPOINTS_NOTE = (
+    "The policies that a run kept along the way, at the same states: the mean surprise and the mean H of their actions, and the "
+    "mean distance of state and action to the nearest recorded pair."
+)
+COLLECTING = "density of the collecting policy itself"
 
 
 def checked(content: Any, path: Path) -> dict[str, Any]:
@@ -30,11 +43,36 @@ def checked(content: Any, path: Path) -> dict[str, Any]:
             return True  # what could not be measured
         return isinstance(value, int | float) and not isinstance(value, bool) and low <= value <= high
 
+    def shares(values: Any) -> bool:
+        return isinstance(values, dict) and all(number(value, 0.0, 1.0) for value in values.values())
+
+    def sound_surprise(found: Any) -> bool:
+        return found is None or (
+            shares(found["auroc"])
+            and shares(found["flagged"])
+            and number(found["action_share"], 0.0, 1.0)
+            and number(found["border"], -1e300, 1e300)
+        )
+
+    def sound_checkpoints(found: Any) -> bool:
+        return found is None or (
+            all(number(found["spearman"][key], -1.0, 1.0) for key in ("surprise", "uncertainty"))
+            and isinstance(found["policies"], list)
+            and all(
+                row["step"] is not None
+                and number(row["step"], 0, 1e300)
+                and number(row["flagged"], 0.0, 1.0)
+                and all(number(row[key], -1e300, 1e300) for key in ("surprise", "uncertainty", "distance"))
+                for row in found["policies"]
+            )
+        )
+
     def sound(part: Any) -> bool:
-        calibration = part["calibration"]
+        calibration, collecting = part["calibration"], part.get("collecting_policy")
         return (
-            isinstance(part["auroc"], dict)
-            and all(number(value, 0.0, 1.0) for value in part["auroc"].values())
+            shares(part["auroc"])
+            and sound_surprise(part.get("surprise"))  # which early versions did not measure
+            and (collecting is None or shares(collecting["auroc"]))
             and number(part["action_share"], 0.0, 1.0)
             and number(part["border_quantile"], 0.0, 1.0)
             and number(part["starting_beta"], 0.0, 1.0)
@@ -52,6 +90,7 @@ def checked(content: Any, path: Path) -> dict[str, Any]:
             and isinstance(content["other_policy"], str | None)
             and sound(content["in_sample"])
             and (content["held_out"] is None or sound(content["held_out"]))
+            and sound_checkpoints(content.get("checkpoints"))
         ):
             return content
     except (KeyError, TypeError, AttributeError):
@@ -66,11 +105,17 @@ def measured_rows(evidence: Evidence) -> list[tuple[Row, dict[str, Any]]]:
 
 
 def section(evidence: Evidence) -> tuple[str, list[Chart]]:
-    """Two tables and the charts to show below them; a sentence where nothing was measured."""
+    """The tables and the charts to show below them; a sentence where nothing was measured."""
     rows = measured_rows(evidence)
     if not rows:
         return f'<p class="none">{escape(NOT_MEASURED)}</p>', []
-    text = f"<p>{NOTE}</p>{_detection(rows)}<p></p>{_calibration(rows)}<p></p>"
+    text = f"<p>{NOTE}</p>{_detection(rows)}<p></p>"
+    if any(part.get("surprise") for _, part, _ in _parts(rows)):
+        text += f"<p>{FLAGS_NOTE}</p>{_flags(rows)}<p></p>"
+    text += f"{_calibration(rows)}<p></p>"
+    kept = [(row, quality["checkpoints"]) for row, quality in rows if quality.get("checkpoints")]
+    if kept:
+        text += f"<p>{CHECKPOINTS_NOTE}</p>{_checkpoints(kept)}{_correlations(kept)}<p></p>"
     return text, [_histogram(row, quality) for row, quality in rows]
 
 
@@ -89,27 +134,92 @@ def _heads(rows: list[tuple[Row, dict[str, Any]]]) -> list[str]:
     return [kind for kind in kinds if kind != "other_policy"]
 
 
+def _kind_heads(kinds: list[str], what: str) -> list[tuple[str, str]]:
+    short = {"random": "random", "policy": "its policy"}
+    heads = [(short.get(kind, kind.replace("noise_", "noise ")), f"{what}: {describe_actions(kind)}") for kind in kinds]
+    return [*heads, ("other policy", f"{what}: actions of another behaviour policy")]
+
+
+def _kind_cells(kinds: list[str], values: dict[str, Any], quality: dict[str, Any], digits: int = 2) -> list[html.Cell]:
+    """A number of each kind; of another policy with its name."""
+    other = html.number(values.get("other_policy"), digits, "not measured")
+    if quality["other_policy"] is not None and values.get("other_policy") is not None:
+        name = f'<span class="below">{escape(quality["other_policy"])}</span>'
+        other = html.Cell(other.shown + name, other.value, True)
+    return [*(html.number(values.get(kind), digits) for kind in kinds), other]
+
+
 def _detection(rows: list[tuple[Row, dict[str, Any]]]) -> str:
     kinds = _heads(rows)
-    short = {"random": "random", "policy": "its policy"}
-    heads = [("task", ""), ("method", ""), ("measured on", "")]
-    heads += [(short.get(kind, kind.replace("noise_", "noise ")), f"AUROC: {describe_actions(kind)}") for kind in kinds]
+    heads = [
+        ("task", ""),
+        ("method", ""),
+        ("measured on", ""),
+        ("signal", "what is compared"),
+        *_kind_heads(kinds, "AUROC"),
+    ]
     heads += [
-        ("other policy", "AUROC: actions of another behaviour policy"),
-        ("due to action", "share of the variance of log H that is due to the action, for random actions"),
+        ("due to action", "share of the variance of log H, or of the surprise, due to the action, for random actions"),
         ("95 % line", "which quantile of random actions the 95 % quantile of recorded ones is; the paper: about 0.75"),
         ("beta", "where that check says to start tuning"),
     ]
     lines = []
     for first, part, quality in _parts(rows):
-        other = html.number(part["auroc"].get("other_policy"), 2, "not measured")
-        if quality["other_policy"] is not None and part["auroc"].get("other_policy") is not None:
-            name = f'<span class="below">{escape(quality["other_policy"])}</span>'
-            other = html.Cell(other.shown + name, other.value, True)
-        numbers = [html.number(part["auroc"].get(kind), 2) for kind in kinds]
-        rest = [html.number(part[key], 2) for key in ("action_share", "border_quantile", "starting_beta")]
-        lines.append([*first, *numbers, other, *rest])
+        signals: list[tuple[str, dict[str, Any]]] = [("H", part)]
+        if part.get("surprise"):
+            signals.append(("surprise", part["surprise"]))
+        if part.get("collecting_policy"):
+            signals.append((COLLECTING, part["collecting_policy"]))
+        for name, found in signals:
+            rest = [html.number(found.get(key), 2) for key in ("action_share", "border_quantile", "starting_beta")]
+            lines.append([*first, html.text(name), *_kind_cells(kinds, found["auroc"], quality), *rest])
     return html.table("quality-of-h", heads, lines)
+
+
+def _flags(rows: list[tuple[Row, dict[str, Any]]]) -> str:
+    kinds = _heads(rows)
+    heads = [("task", ""), ("method", ""), ("measured on", "")]
+    heads += [("recorded", "flagged recorded actions: false alarms"), *_kind_heads(kinds, "flagged")]
+    heads += [("border", "the surprise beyond which an action is flagged")]
+    lines = []
+    for first, part, quality in _parts(rows):
+        if found := part.get("surprise"):
+            flagged = found["flagged"]
+            lines.append(
+                [
+                    *first,
+                    html.number(flagged.get("recorded"), 3),
+                    *_kind_cells(kinds, flagged, quality, 3),
+                    html.number(found["border"], 2),
+                ]
+            )
+    return html.table("flagged", heads, lines)
+
+
+def _checkpoints(kept: list[tuple[Row, dict[str, Any]]]) -> str:
+    heads = [("task", ""), ("method", ""), ("step", "of the policy"), ("surprise", "mean over the states")]
+    heads += [("flagged", "share of its actions beyond the border"), ("H", "mean over the states")]
+    heads += [("distance", "to the nearest recorded pair of state and action, in standard deviations of the data")]
+    lines = [
+        [
+            html.text(row.task),
+            html.text(row.method, "strong"),
+            html.number(policy["step"], 0),
+            html.number(policy["surprise"], 2),
+            html.number(policy["flagged"], 3),
+            html.number(policy["uncertainty"], 2),
+            html.number(policy["distance"], 2),
+        ]
+        for row, found in kept
+        for policy in found["policies"]
+    ]
+    return html.table("kept-policies", heads, lines)
+
+
+def _correlations(kept: list[tuple[Row, dict[str, Any]]]) -> str:
+    return "".join(
+        f"<p>{escape(f'{row.task}, {row.method}: {describe_correlation(found)}')}</p>" for row, found in kept
+    )
 
 
 def _calibration(rows: list[tuple[Row, dict[str, Any]]]) -> str:

@@ -26,6 +26,12 @@ PANEL_ARRAYS = (  # the arrays in that file; see `qdq.report.panels`
     "policy_uncertainty",
     "random_uncertainty",
 )
+SURPRISE_ARRAYS = (  # and those of a run with a model of the recorded actions
+    "recorded_surprise",
+    "policy_surprise",
+    "random_surprise",
+    "surprise_border",
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -119,9 +125,10 @@ class SavedRun:
         path = self.path / PANELS
         if not path.exists():
             return None
-        arrays = read_arrays(path, PANEL_ARRAYS)
+        arrays = read_arrays(path, PANEL_ARRAYS + SURPRISE_ARRAYS)
         sound = all(array.ndim == 1 and len(array) and np.isfinite(array).all() for array in arrays.values())
-        if set(arrays) != set(PANEL_ARRAYS) or not sound:
+        whole = set(arrays) in (set(PANEL_ARRAYS), {*PANEL_ARRAYS, *SURPRISE_ARRAYS})
+        if not whole or not sound or len(arrays.get("surprise_border", [0.0])) != 1:
             raise DataError(f"{path} does not hold what it should; run `qdq train` with --resume to write it again.")
         return arrays
 
