@@ -150,9 +150,7 @@ def test_critics_learn_the_known_values(algorithm: str, tmp_path: Path) -> None:
     run = fit(algorithm, probe_dataset(0.2), tmp_path, 1_500, *more)
     module = averaging(algorithms.get(algorithm), run.config.training.average_rate)
     windows = prepare(probe_dataset(0.2), run.config).windows
-    like = module.init(
-        run.config.algorithm, Problem(2, 1, 1_500, 0.0, windows.std, windows.mean), jax.random.key(0)
-    )
+    like = module.init(run.config.algorithm, Problem(2, 1, 1_500, 0.0, windows.std, windows.mean), jax.random.key(0))
     newest = max((run.path / "seed_0" / "checkpoints").glob("*.safetensors"))
     deployed = run.deployed_policy()
     key = jax.random.key_data(jax.random.key(0))
