@@ -16,17 +16,18 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from qdq import consistency, diffusion, quantile, storage, uncertainty
+from qdq import calibration, consistency, diffusion, quantile, storage, uncertainty
 from qdq import q_distribution as q_distribution_module
 from qdq.config import STAGE_CHUNK, Config
 from qdq.controls import RECORDED_PAIRS, RecordedPairs
-from qdq.data.batches import LoggedTransitions
+from qdq.data.batches import LoggedTransitions, WindowData
 from qdq.data.prepare import Prepared
-from qdq.data.stream import feed
+from qdq.data.stream import StreamedWindows, feed
 from qdq.errors import DataError, UsageError
+from qdq.evaluation.measures import COVERAGES
 from qdq.networks import ConditionalScalar
 from qdq.normalisers import unit_interval
-from qdq.q_distribution import QDistribution, TeacherDistribution
+from qdq.q_distribution import LevelMap, QDistribution, TeacherDistribution
 from qdq.settings import to_dict
 from qdq.training.display import Display
 from qdq.training.hooks import Checkpoints, CsvLog, Guard, Interrupt
@@ -121,7 +122,8 @@ def _find_or_train(
     guard = Guard(stage, prepared.windows.minimum, prepared.windows.maximum, 1.0, 0.99)
     began = time.monotonic()
     display.begin(stage, settings.steps, first)
-    blocks = feed(prepared.window_data, _key(stage), settings.batch_size, STAGE_CHUNK, settings.steps)
+    window_data, kept_back = _split(prepared, getattr(settings, "calibration_share", 0.0), say)
+    blocks = feed(window_data, _key(stage), settings.batch_size, STAGE_CHUNK, settings.steps)
     with Interrupt(checkpoints.save, "go on with the same command") as interrupt, blocks as data:
         try:
             hooks = [
@@ -144,8 +146,10 @@ def _find_or_train(
             )
         finally:
             display.end()
+    network = getattr(state, "learned", state.network)
+    levels = None if kept_back is None else _calibrate(network, kept_back, say)
     seconds = time.monotonic() - began
-    storage.save_pytree(path / "model.safetensors", state.network)
+    storage.save_pytree(path / "model.safetensors", network)
     manifest = {
         "hash": digest,
         "identity": identity,
@@ -153,6 +157,7 @@ def _find_or_train(
         "windows": len(prepared.windows.index),
         "q_minimum": prepared.windows.minimum,
         "q_maximum": prepared.windows.maximum,
+        "calibration": None if levels is None else calibration.to_json(levels),
         "stages": (upstream.manifest["stages"] if upstream else {})
         | {stage: {"seconds": seconds, "steps_per_second": (settings.steps - first) / max(seconds, 1e-9)}},
         "versions": versions(),
@@ -161,6 +166,45 @@ def _find_or_train(
     storage.write_json(path / "manifest.json", manifest)  # last: its presence means that the artefact is complete
     shutil.rmtree(path / "checkpoints", ignore_errors=True)
     return Artefact(stage, path, manifest)
+
+
+def _split(
+    prepared: Prepared, share: float, say: Callable[[str], None]
+) -> tuple[WindowData | StreamedWindows, WindowData | None]:
+    """The windows to learn from, and those of episodes that are kept back for calibration."""
+    windows = prepared.window_data
+    if share == 0.0:
+        return windows, None
+    if not isinstance(windows, WindowData):
+        say("streamed data is not calibrated; all of it is learned from")
+        return windows, None
+    dataset = prepared.dataset
+    chosen = np.zeros(dataset.episodes, bool)
+    chosen[calibration.choose_episodes(dataset.episodes, share)] = True
+    if not chosen.any():
+        say(f"{dataset.episodes} episodes are too few to keep some back, so the distribution is not calibrated")
+        return windows, None
+    back = np.repeat(chosen, dataset.lengths)[prepared.windows.index]
+    learned, kept = (
+        WindowData(windows.transitions, windows.index[rows], windows.values[rows])
+        for rows in (np.flatnonzero(~back), np.flatnonzero(back))
+    )
+    say(f"{chosen.sum():,} of {dataset.episodes:,} episodes are kept back for calibration")
+    return learned, kept
+
+
+def _calibrate(network: ConditionalScalar, windows: WindowData, say: Callable[[str], None]) -> LevelMap:
+    """The map of levels that these windows need, whose values lie in [-1, 1] as the network's do."""
+    count = min(calibration.WINDOWS, len(windows.index))
+    rows = np.linspace(0, len(windows.index) - 1, count).astype(int)
+    transitions, index = windows.transitions, windows.index[rows]
+    observations, actions = transitions.observations[transitions.rows[index]], transitions.actions[index]
+    values = np.asarray(windows.values[rows], np.float64)
+    distribution = QDistribution(network, unit_interval(-1.0, 1.0))
+    found = calibration.positions(distribution, observations, actions, values)
+    inside = ", ".join(f"{100 * calibration.inside(found, share):.0f}" for share in COVERAGES)
+    say(f"before calibration {inside} % of their returns lie in the 50, 80, 95 % intervals")
+    return calibration.fit(found)
 
 
 def _initialise(config: Config, observation_size: int, action_size: int) -> Callable[[jax.Array], ConditionalScalar]:
@@ -214,7 +258,9 @@ def load_distribution(
         model, jax.eval_shape(_initialise(config, observation_size, action_size), _key("initialise"))
     )
     kind = TeacherDistribution if config.q_distribution.learner == "teacher" else QDistribution
-    return kind(network, unit_interval(manifest["q_minimum"], manifest["q_maximum"]))
+    saved = manifest.get("calibration")
+    levels = None if saved is None else calibration.from_json(saved)
+    return kind(network, unit_interval(manifest["q_minimum"], manifest["q_maximum"]), levels)
 
 
 def _spread_out(prepared: Prepared, count: int) -> LoggedTransitions:
