@@ -58,9 +58,10 @@ def _print_cases(cases: list[dict[str, Any]]) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    table = Table(title="H against the true standard deviation of Q")
-    table.add_column("Q")
-    for column in ("inputs", "seed", "relative error", "rank", "mean H / mean std", "inside 50, 80, 95 %", "seconds"):
+    table = Table(title="H against the true standard deviation of Q, and shares of Q inside intervals")
+    table.add_column("Q", no_wrap=True)
+    shares = [share.replace("%", " %") for share in cases[0]["coverage"]]
+    for column in ("inputs", "seed", "error", "rank", "ratio", *shares, "time"):
         table.add_column(column, justify="right")
     for case in cases:
         table.add_row(
@@ -70,7 +71,7 @@ def _print_cases(cases: list[dict[str, Any]]) -> None:
             f"{case['relative_error']:.3f}",
             f"{case['rank']:.3f}",
             f"{case['ratio']:.2f}",
-            ", ".join(f"{share:.2f}" for share in case["coverage"].values()),
-            f"{case['seconds']:.0f}",
+            *(f"{share:.2f}" for share in case["coverage"].values()),
+            f"{case['seconds']:.0f} s",
         )
     Console(highlight=False).print(table)
