@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from qdq import controls
-from qdq.algorithms import qdq, uses_distribution
+from qdq.algorithms import qdq, uses_behaviour, uses_distribution
 from qdq.algorithms.problem import Problem
 from qdq.diffusion import preconditioning
 from qdq.normalisers import unit_interval
@@ -29,11 +29,12 @@ class Fixed(eqx.Module):
         return self.numbers
 
     def values(self, observations: jax.Array, actions: jax.Array, z: jax.Array) -> jax.Array:
-        return z * self.numbers[0]
+        row = jnp.argmin(jnp.abs(observations[:, :1] - OBSERVATIONS[:, 0]), axis=1)
+        return z * self.numbers[0][row]
 
 
-def aware(signal: controls.Signal, key: int = 0) -> np.ndarray:
-    config = qdq.Config(uncertainty=signal, alpha=0.5, beta=0.5)
+def aware(signal: controls.Signal, key: int = 0, shuffle: bool = False) -> np.ndarray:
+    config = qdq.Config(uncertainty=signal, alpha=0.5, beta=0.5, shuffle_risk=shuffle)
     recorded = controls.RecordedPairs.of(OBSERVATIONS, ACTIONS)
     problem = Problem(2, 1, 10, 0.0, 1.0, distribution=Fixed(CRITICS), recorded=recorded)  # type: ignore[arg-type]
     critics = Fixed(CRITICS)
@@ -66,10 +67,10 @@ def test_random_is_new_with_every_key_and_knows_nothing() -> None:
     assert not np.allclose(aware("random", 1), aware("random", 2))
 
 
-def test_shuffled_has_the_same_numbers_on_other_actions() -> None:
+def test_shuffled_judges_actions_at_other_states() -> None:
     np.testing.assert_allclose(aware("q_distribution"), by_hand(np.asarray(CRITICS[0])), rtol=1e-4)
     h = np.asarray(jax.random.permutation(jax.random.key(0), CRITICS[0]))
-    np.testing.assert_allclose(aware("shuffled"), by_hand(h), rtol=1e-4)
+    np.testing.assert_allclose(aware("q_distribution", shuffle=True), by_hand(h), rtol=1e-4)
 
 
 def test_nearest_is_the_distance_to_the_nearest_recorded_pair() -> None:
@@ -85,13 +86,20 @@ def test_nearest_is_the_distance_to_the_nearest_recorded_pair() -> None:
 
 
 @pytest.mark.parametrize(
-    ("penalty", "signal", "needed"),
-    [("signed", "q_distribution", True), ("signed", "shuffled", True), ("signed", "random", False),
-     ("none", "q_distribution", False), ("discount", "q_distribution", False)],
+    ("penalty", "signal", "objective", "distribution", "behaviour"),
+    [("signed", "q_distribution", "eq9", True, False), ("signed", "random", "eq9", False, False),
+     ("none", "q_distribution", "eq9", False, False), ("discount", "q_distribution", "eq9", False, False),
+     ("signed", "behaviour", "eq9", False, True), ("quantile", "behaviour", "support", True, True),
+     ("none", "behaviour", "support", False, True), ("none", "q_distribution", "support", True, False),
+     ("quantile", "random", "support", True, False), ("none", "behaviour", "awr", False, False)],
 )  # fmt: skip
-def test_a_q_distribution_is_learned_only_where_it_is_asked(penalty: str, signal: str, needed: bool) -> None:
-    config = qdq.Config(penalty=penalty, uncertainty=signal)  # type: ignore[arg-type]
-    assert uses_distribution("qdq", config) == needed
+def test_only_what_is_asked_for_is_learned(
+    penalty: str, signal: str, objective: str, distribution: bool, behaviour: bool
+) -> None:
+    config = qdq.Config(penalty=penalty, uncertainty=signal, objective=objective)  # type: ignore[arg-type]
+    assert uses_distribution("qdq", config) == distribution
+    assert uses_behaviour("qdq", config) == behaviour
+    assert not uses_behaviour("iql", config)
 
 
 class GaussianDenoiser(eqx.Module):

@@ -43,6 +43,14 @@ def test_published_numbers(name: str, alpha: float, beta: float, entropy: float)
     assert (algorithm.alpha, algorithm.beta, algorithm.entropy_weight) == (alpha, beta, entropy)
 
 
+def test_literal_presets_have_nothing_of_our_calibration() -> None:
+    for task in presets.TASKS:
+        for name in (f"paper/{task}", f"release/{task}"):
+            config = presets.build("qdq", name)[0]
+            assert (config.q_distribution.learner, config.q_dataset.stride) == ("distilled", 10)
+            assert config.quantile.calibration_share == 0.0
+
+
 def test_paper_has_nothing_of_the_release() -> None:
     for task in presets.TASKS:
         config = presets.build("qdq", f"paper/{task}")[0]
@@ -88,6 +96,10 @@ def test_task_chooses_the_literal_preset() -> None:
         ("data.normalise_states=maybe", "true or false"),
         ("q_distribution.groups=0", "at least 1"),
         ("quantile.steps=-200", "at least 1"),
+        ("quantile.calibration_share=0.6", "between 0 and 0.5"),
+        ("quantile.average_share=-1", "between 0 and 1"),
+        ("quantile.level_spread=0", "between 0.5 and 2"),
+        ("quantile.weight_decay=-1", "between 0 and 100"),
         ("quantile.steps=300", "multiple of 200"),
         ("uncertainty.samples=1", "at least 2"),
         ("algorithm.target_rate=7", "between 0 and 1"),

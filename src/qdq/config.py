@@ -222,7 +222,13 @@ POSITIVE = (
     "behaviour.batch_size",
     "behaviour.components",
 )
-SHARES = ("algorithm.extraction_share", "algorithm.target_rate", "training.average_rate", "consistency.target_rate")
+SHARES = (
+    "algorithm.extraction_share",
+    "algorithm.target_rate",
+    "training.average_rate",
+    "consistency.target_rate",
+    "quantile.average_share",
+)
 FRACTIONS = (
     "algorithm.alpha",
     "algorithm.beta",
@@ -251,6 +257,15 @@ def check(config: Config) -> Config:
     for key in FRACTIONS:
         if value(key) is not None and not 0.0 < value(key) < 1.0:
             raise UsageError(f"Setting {key} must lie between 0 and 1, but is {value(key)}.")
+    if not 0.0 <= config.quantile.calibration_share <= 0.5:  # more is kept than learned from
+        raise UsageError(
+            f"Setting quantile.calibration_share must lie between 0 and 0.5, but is {config.quantile.calibration_share}."
+        )
+    for key, low, high in (("level_spread", 0.5, 2.0), ("tail_weight", 0.0, 1.0), ("weight_decay", 0.0, 100.0)):
+        if not low <= value(f"quantile.{key}") <= high:
+            raise UsageError(
+                f"Setting quantile.{key} must lie between {low:g} and {high:g}, but is {value(f'quantile.{key}')}."
+            )
     if config.uncertainty.samples < 2:
         raise UsageError(f"Setting uncertainty.samples must be at least 2, but is {config.uncertainty.samples}.")
     chunk = config.training.chunk

@@ -11,11 +11,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-Signal = Literal[
-    "q_distribution", "behaviour", "shuffled", "behaviour_shuffled", "random", "constant", "ensemble", "nearest"
-]
-NEEDS_BEHAVIOUR = ("behaviour", "behaviour_shuffled")
-NEEDS_DISTRIBUTION = ("q_distribution", "shuffled", *NEEDS_BEHAVIOUR)
+Signal = Literal["q_distribution", "behaviour", "random", "constant", "ensemble", "nearest"]
 RECORDED_PAIRS = 4096  # recorded actions among which the nearest one is looked for
 
 
@@ -37,7 +33,7 @@ class RecordedPairs(eqx.Module):
         """From each (s, a) to the nearest recorded one."""
         asked = jnp.concatenate([observations, actions], axis=-1) * self.scale
         squares = jnp.sum(asked**2, -1)[:, None] + jnp.sum(self.pairs**2, -1) - 2.0 * asked @ self.pairs.T
-        return jnp.sqrt(jnp.maximum(jnp.min(squares, axis=-1), 0.0))
+        return jnp.sqrt(jnp.maximum(jnp.min(squares, axis=-1), 1e-12))  # the root has no slope at zero
 
 
 def stand_in(

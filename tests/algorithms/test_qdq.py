@@ -1,5 +1,6 @@
 """QDQ's mathematics on numbers: the penalty, its sign rule, the targets, the losses."""
 
+import dataclasses
 from typing import Any
 
 import equinox as eqx
@@ -228,3 +229,114 @@ def test_a_step_with_recorded_values_by_hand() -> None:
             following = 0.9 * float(after.value(rows.next_observations)[0, 0])
             expected = ((1.0 + following) ** 2 + 2.0**2) / 2
         assert float(metrics["critic_loss"]) == pytest.approx(expected, rel=1e-5)
+
+
+class Vouching(eqx.Module):
+    """Stands where the model of recorded actions stands: the recorded action is 0.5 s, with standard deviation `std`."""
+
+    std: float = 0.1
+
+    def surprise(self, observations: jax.Array, actions: jax.Array) -> jax.Array:
+        return self.distance(observations, actions) + jnp.log(self.std)
+
+    def distance(self, observations: jax.Array, actions: jax.Array) -> jax.Array:
+        return 0.5 * jnp.square((actions[:, 0] - 0.5 * observations[:, 0]) / self.std)
+
+
+SUPPORT = qdq.Config(
+    alpha=0.25, discount=0.9, uncertainty="behaviour", penalty="quantile", bootstrap="recorded", objective="support",
+    risk_weight=0.5, fallback_level=0.05,
+)  # fmt: skip
+
+
+def test_a_risky_action_falls_back_on_a_low_quantile_by_hand() -> None:
+    """Density at a quarter of the border's: half of what Q promises above the quantile is doubted; nothing below it is."""
+    border = 1.0
+    surprises = jnp.array([0.5, 1.0, 1.0 + np.log(4.0), 1.0 + np.log(4.0), 500.0])
+    q, low = jnp.array([10.0, 10.0, 10.0, 2.0, 10.0]), jnp.array([4.0, 4.0, 4.0, 4.0, 4.0])
+    uncertainty = jnp.exp(0.5 * jnp.minimum(surprises, qdq.LARGEST_SURPRISE))
+    lower, risky = qdq.pessimistic_value(q, uncertainty, jnp.exp(0.5 * jnp.asarray(border)), SUPPORT, low=low)
+    np.testing.assert_allclose(lower, [10.0, 10.0, 7.0, 2.0, 4.0], rtol=1e-5)
+    np.testing.assert_array_equal(risky, [0, 0, 1, 1, 1])
+
+
+@given(finite, finite, st.floats(-50.0, 300.0), st.floats(-5.0, 50.0))
+@settings(max_examples=200, deadline=None)
+def test_the_fallback_never_exceeds_q_nor_leaves_the_quantile(
+    q: float, low: float, surprise: float, border: float
+) -> None:
+    uncertainty = jnp.exp(0.5 * jnp.minimum(jnp.array([surprise]), qdq.LARGEST_SURPRISE))
+    edge = jnp.exp(0.5 * jnp.asarray(border))
+    lower, _ = qdq.pessimistic_value(jnp.array([q]), uncertainty, edge, SUPPORT, low=jnp.array([low]))
+    slack = 1e-4 * (abs(q) + abs(low)) + 1e-6
+    assert min(q, low) - slack <= float(lower[0]) <= q + slack
+
+
+def test_recorded_values_are_penalised_where_nobody_vouches() -> None:
+    rows = batch([0.0] * 2, [0.0] * 2)._replace(actions=jnp.array([[0.0], [0.3]]))
+    quantile = jnp.array([6.0, 6.0]) / 1.6448536  # times -1.64, the normal quantile at 5 %, is -6
+    border = float(np.log(0.1)) + 1.0
+    models: Any = {"distribution": Spread(quantile), "behaviour": Vouching(), "surprise_border": border}
+    problem = Problem(2, 1, 10, 0.0, 1.0, **models)
+    state = state_with(jnp.array([[10.0], [20.0]]), SUPPORT, problem)
+    value, metrics = qdq.recorded_value(state, SUPPORT, problem, rows, jax.random.key(0))
+    weight = np.exp(-0.5 * (4.5 - 1.0))  # at the second row the distance is 4.5
+    np.testing.assert_allclose(value, [10.0, 0.25 * 10 + 0.75 * (10 - (1 - weight) * 16.0)], rtol=1e-4)
+    assert float(metrics["surprise"]) == pytest.approx(np.log(0.1) + 2.25, rel=1e-4)
+
+
+class Line(eqx.Module):
+    """Critics whose value is the slope times the action."""
+
+    slope: jax.Array
+
+    def __call__(self, observations: jax.Array, actions: jax.Array) -> jax.Array:
+        return self.slope * jnp.stack([actions[:, 0], 3.0 * actions[:, 0] + 1.0])
+
+    def first(self, observations: jax.Array, actions: jax.Array) -> jax.Array:
+        return self.slope * actions[:, 0]
+
+
+def test_the_policy_weighs_its_gain_against_its_distance_by_hand() -> None:
+    rows = batch([0.0] * 2, [0.0] * 2)._replace(
+        observations=jnp.array([[0.4, 0.0], [-0.2, 0.0]]), actions=jnp.array([[0.3], [-0.3]])
+    )
+    problem = Problem(2, 1, 10, 0.0, 1.0, behaviour=Vouching(), surprise_border=0.0)  # type: ignore[arg-type]
+    state = eqx.tree_at(lambda s: s.critics, qdq.init(SUPPORT, problem, jax.random.key(0)), Line(jnp.asarray(7.0)))
+    action = np.asarray(state.policy(rows.observations))[:, 0]
+    advantage = 7.0 * (np.array([0.3, -0.3]) - action)
+    distance = 0.5 * np.square((action - np.array([0.2, -0.1])) / 0.1)
+    for number, gain in ((0, 0.0), (1, 1.0 / advantage.std())):  # the extraction imitates
+        config = eqx.tree_at(lambda s: s.number, state, jnp.asarray(number))
+        loss, metrics = qdq.support_loss(config.policy, config, SUPPORT, problem, rows, jax.random.key(0))
+        assert float(loss) == pytest.approx(np.mean(0.5 * distance - gain * 7.0 * action), rel=1e-4)
+        flagged = np.mean(distance + np.log(0.1) > 0.0)
+        assert float(metrics["risk_share"]) == pytest.approx(flagged)
+
+
+@pytest.mark.parametrize("signal", ["q_distribution", "random", "constant", "ensemble"])
+def test_any_signal_may_hold_the_policy_in_units_of_its_own_spread(signal: str) -> None:
+    """Ten times the signal changes nothing; a signal without a gradient holds nothing. All while the policy imitates."""
+    rows = batch([0.0] * 3, [0.0] * 3)._replace(actions=jnp.array([[0.3], [-0.3], [0.1]]))
+    gradients = []
+    for scale in (1.0, 10.0):
+        config = dataclasses.replace(SUPPORT, uncertainty=signal, penalty="none")  # type: ignore[arg-type]
+        problem = Problem(2, 1, 10, 0.0, 1.0, distribution=Bowl(jnp.asarray(scale)))  # type: ignore[arg-type]
+        state = qdq.init(config, problem, jax.random.key(0))
+        if signal == "ensemble":
+            state = eqx.tree_at(lambda s: s.critics, state, Line(jnp.asarray(scale)))
+        gradient = jax.grad(
+            lambda policy, s=state, c=config, p=problem: qdq.support_loss(policy, s, c, p, rows, jax.random.key(0))[0]
+        )
+        gradients.append(np.asarray(gradient(state.policy).mean_network.layers[-1].bias))
+    np.testing.assert_allclose(gradients[0], gradients[1], rtol=1e-3, atol=1e-6)
+    assert np.any(gradients[0] != 0.0) == (signal in ("q_distribution", "ensemble"))
+
+
+class Bowl(eqx.Module):
+    """A Q distribution whose spread grows with the distance of the action from zero."""
+
+    scale: jax.Array
+
+    def values(self, observations: jax.Array, actions: jax.Array, z: jax.Array) -> jax.Array:
+        return z * self.scale * (0.1 + jnp.square(actions[:, 0]))

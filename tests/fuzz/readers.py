@@ -344,7 +344,8 @@ def _make_run(folder: Path) -> None:
     network = q_distribution.build_network(config.q_distribution, 3, 2, key)
     storage.save_pytree(folder / "q_distribution" / "model.safetensors", network)
     origin = {"dataset_sha256": manifest["dataset_sha256"], "format": stages.FORMAT}
-    learned = {"q_minimum": 0.0, "q_maximum": 1.0, "stages": {}, "identity": origin}
+    levels = {"z": [-1.0, 0.0, 1.0], "mapped": [-1.5, 0.25, 1.5]}
+    learned = {"q_minimum": 0.0, "q_maximum": 1.0, "stages": {}, "identity": origin, "calibration": levels}
     storage.write_json(folder / "q_distribution" / "manifest.json", learned)
     rule = {"rule": "gauss_hermite", "nodes": 8, "samples": 50, "agreement": 0.02, "quadrature_gap": 0.0}
     storage.write_json(

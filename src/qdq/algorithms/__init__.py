@@ -20,22 +20,21 @@ ALGORITHMS = {
 USES_Q_DISTRIBUTION = {"qdq"}
 
 
+def _judges(name: str, settings: Any) -> bool:
+    """Whether actions are told apart by their risk: in the targets, or by the policy's objective."""
+    return name in USES_Q_DISTRIBUTION and (
+        settings.penalty not in ("discount", "none") or settings.objective == "support"
+    )
+
+
 def uses_distribution(name: str, settings: Any) -> bool:
     """Whether a run learns a Q distribution: not without a penalty, nor with a control that replaces H."""
-    from qdq.controls import NEEDS_DISTRIBUTION
-
-    return (
-        name in USES_Q_DISTRIBUTION
-        and settings.penalty not in ("discount", "none")
-        and settings.uncertainty in NEEDS_DISTRIBUTION
-    )
+    return _judges(name, settings) and (settings.uncertainty == "q_distribution" or settings.penalty == "quantile")
 
 
 def uses_behaviour(name: str, settings: Any) -> bool:
     """Whether a run learns a model of the recorded actions."""
-    from qdq.controls import NEEDS_BEHAVIOUR
-
-    return name in USES_Q_DISTRIBUTION and settings.uncertainty in NEEDS_BEHAVIOUR
+    return _judges(name, settings) and settings.uncertainty == "behaviour"
 
 
 def get(name: str) -> ModuleType:

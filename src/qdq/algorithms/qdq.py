@@ -37,7 +37,7 @@ from jax.typing import ArrayLike
 from scipy.special import ndtri
 
 from qdq.algorithms.problem import Problem
-from qdq.controls import NEEDS_BEHAVIOUR, NEEDS_DISTRIBUTION, Signal, stand_in
+from qdq.controls import Signal, stand_in
 from qdq.data.batches import LoggedTransitions
 from qdq.networks import MLP, Critics, GaussianPolicy, copy, moving_average
 from qdq.settings import PAPER_TABLE_4, setting
@@ -45,6 +45,7 @@ from qdq.training.loop import Metrics, Step
 from qdq.training.optimiser import descend, learning_rate, start
 from qdq.uncertainty import mean_and_std, threshold
 
+LARGEST_SURPRISE = 80.0  # far beyond any border, and its exponential is still a number
 Goal = tuple[Array, Array, MLP, optax.OptState]  # of the critics, its weight, and V with its optimiser
 Penalty = Literal["signed", "paper", "release_antmaze", "release_umaze_diverse", "quantile", "discount", "none"]
 
@@ -68,6 +69,7 @@ class Config:
         "what tells risky actions: H, or the surprise under a model of recorded actions; the others are controls",
         "paper, Eq. 6",
     )
+    shuffle_risk: bool = setting(False, "control: judge every action at the state of another row of the batch")
     objective: Literal["eq9", "awr", "support"] = setting("eq9", "policy objective", PAPER_TABLE_4)
     risk_weight: float = setting(
         0.2, "support: weight of the policy's distance to the recorded actions; one unit of Q is the advantage's std"
@@ -172,9 +174,14 @@ def optimism_limit(alpha: float, discount: float) -> float:
 
 
 def pessimistic_value(
-    q: Array, uncertainty: Array, border: Array, config: Config, penalty: Penalty | None = None
+    q: Array,
+    uncertainty: Array,
+    border: Array,
+    config: Config,
+    penalty: Penalty | None = None,
+    low: Array | None = None,
 ) -> tuple[Array, Array]:
-    """Q_L of Eq. 8, and the risk set U as 0 or 1."""
+    """Q_L of Eq. 8, and the risk set U as 0 or 1; `low` is what penalty=quantile falls back on."""
     penalty = penalty or config.penalty
     risky = uncertainty > border
     safe = jnp.where(jnp.isfinite(uncertainty) & (uncertainty > 0), uncertainty, jnp.inf)  # never divides by zero
@@ -182,6 +189,10 @@ def pessimistic_value(
         weight = jnp.where(risky, config.beta * jnp.minimum(border / safe, 1.0), config.beta)
         kappa = jnp.where(q >= 0, 1.0, optimism_limit(config.alpha, config.discount))
         lower = q - kappa * (1.0 - weight) * jnp.abs(q)
+    elif penalty == "quantile":
+        assert low is not None, "there is no quantile to fall back on"
+        weight = jnp.where(risky, jnp.minimum(border / safe, 1.0), 1.0)
+        lower = q - (1.0 - weight) * jnp.maximum(q - low, 0.0)
     elif penalty == "paper":
         lower = q * jnp.where(risky, 1.0 / safe, config.beta)
     elif penalty == "release_antmaze":
@@ -191,6 +202,29 @@ def pessimistic_value(
     else:
         lower = q
     return lower, risky.astype(jnp.float32)
+
+
+def judge(both: Array, observations: Array, actions: Array, config: Config, problem: Problem, key: Array) -> Array:
+    """H of each action, or what is taken for it; `both` holds the critics' values of these actions, a row for each critic.
+
+    For uncertainty=behaviour it is 1 / sqrt(p(a | s)), as a standard error grows where there is less data.
+    """
+    if config.shuffle_risk:
+        observations = jax.random.permutation(key, observations)
+    if config.uncertainty == "behaviour":
+        assert problem.behaviour is not None, "the surprise needs a model of the recorded actions"
+        return jnp.exp(0.5 * jnp.minimum(problem.behaviour.surprise(observations, actions), LARGEST_SURPRISE))
+    if config.uncertainty == "q_distribution":
+        assert problem.distribution is not None, "QDQ needs a Q distribution"
+        return mean_and_std(problem.distribution, observations, actions, problem.uncertainty, key)[1]
+    return stand_in(config.uncertainty, both, observations, actions, problem.recorded, key)
+
+
+def border_of(uncertainty: Array, config: Config, problem: Problem) -> Array:
+    """The border of the risk set: set once from held-out actions, or the beta-quantile of the batch."""
+    if config.uncertainty == "behaviour":
+        return jnp.exp(0.5 * jnp.asarray(problem.surprise_border))
+    return threshold(uncertainty, config.beta)
 
 
 def uncertainty_aware(
@@ -203,54 +237,19 @@ def uncertainty_aware(
         return q, {}
     if config.penalty == "discount":
         return (config.alpha + (1.0 - config.alpha) * config.beta) * q, {}
-    if config.uncertainty in NEEDS_BEHAVIOUR:
-        return vouched_value(q, observations, actions, config, problem, key)
-    if config.uncertainty in NEEDS_DISTRIBUTION:
-        assert problem.distribution is not None, "QDQ needs a Q distribution"
-        _, uncertainty = mean_and_std(problem.distribution, observations, actions, problem.uncertainty, key)
-        if config.uncertainty == "shuffled":
-            uncertainty = jax.random.permutation(key, uncertainty)
-    else:
-        uncertainty = stand_in(config.uncertainty, both, observations, actions, problem.recorded, key)
-    border = threshold(uncertainty, config.beta)
-    lower, risky = pessimistic_value(q, uncertainty, border, config)
+    uncertainty = judge(both, observations, actions, config, problem, key)
+    border = border_of(uncertainty, config, problem)
+    low = None
+    if config.penalty == "quantile":
+        assert problem.distribution is not None, "a quantile to fall back on needs a Q distribution"
+        low = problem.distribution.values(observations, actions, jnp.full(q.shape, ndtri(config.fallback_level)))
+    lower, risky = pessimistic_value(q, uncertainty, border, config, low=low)
+    value = config.alpha * q + (1.0 - config.alpha) * lower
+    if config.uncertainty == "behaviour":
+        return value, {"surprise": jnp.mean(2.0 * jnp.log(uncertainty))}
     violated = jnp.sum(risky * (1.0 / jnp.maximum(uncertainty, 1e-8) >= config.beta)) / jnp.maximum(jnp.sum(risky), 1.0)
-    metrics = {
-        "uncertainty": jnp.mean(uncertainty),
-        "uncertainty_border": border,
-        "risk_share": jnp.mean(risky),
-        "risk_violation_share": violated,
-    }
-    return config.alpha * q + (1.0 - config.alpha) * lower, metrics
-
-
-def surprise_and_distance(
-    observations: Array, actions: Array, config: Config, problem: Problem, key: Array
-) -> tuple[Array, Array]:
-    """How surprising each action is, and how far from the recorded ones; shuffled, as judged at another row's state."""
-    assert problem.behaviour is not None, "the surprise needs a model of the recorded actions"
-    if config.uncertainty == "behaviour_shuffled":
-        observations = jax.random.permutation(key, observations)
-    behaviour = problem.behaviour
-    return behaviour.surprise(observations, actions), behaviour.distance(observations, actions)
-
-
-def fallback(q: Array, surprise: Array, border: float, low: Array) -> Array:
-    """Q_L: where an action has w^2 times the density at the border, all but w of what Q promises above `low` is doubted."""
-    weight = jnp.exp(-0.5 * jnp.maximum(surprise - border, 0.0))
-    return q - (1.0 - weight) * jnp.maximum(q - low, 0.0)
-
-
-def vouched_value(
-    q: Array, observations: Array, actions: Array, config: Config, problem: Problem, key: Array
-) -> tuple[Array, Metrics]:
-    """alpha * Q + (1 - alpha) * Q_L, where Q_L falls back on a low quantile of what really followed such actions."""
-    assert problem.distribution is not None, "QDQ needs a Q distribution"
-    surprise, _ = surprise_and_distance(observations, actions, config, problem, key)
-    level = jnp.full(q.shape, ndtri(config.fallback_level))
-    low = problem.distribution.values(observations, actions, level)
-    lower = fallback(q, surprise, problem.surprise_border, low)
-    return config.alpha * q + (1.0 - config.alpha) * lower, {"surprise": jnp.mean(surprise)}
+    metrics = {"uncertainty": jnp.mean(uncertainty), "uncertainty_border": border}
+    return value, metrics | {"risk_share": jnp.mean(risky), "risk_violation_share": violated}
 
 
 def one_step(following: Array, config: Config, problem: Problem, batch: LoggedTransitions) -> Array:
@@ -337,6 +336,25 @@ def regression_weight(state: State, config: Config, problem: Problem, batch: Log
     return jnp.minimum(jnp.exp(config.advantage_temperature * gap / unit), config.advantage_cap)
 
 
+def distance_to_data(
+    state: State, observations: Array, actions: Array, recorded: Array, config: Config, problem: Problem, key: Array
+) -> tuple[Array, Array]:
+    """How far the data is from vouching for each action, differentiable, and the share of them in the risk set.
+
+    With a model of the recorded actions it is the distance to them. Whatever else is taken for H counts in units of its
+    own spread over recorded and asked actions.
+    """
+    uncertainty = judge(state.critics(observations, actions), observations, actions, config, problem, key)
+    if config.uncertainty == "behaviour":
+        assert problem.behaviour is not None
+        asked = jax.random.permutation(key, observations) if config.shuffle_risk else observations
+        risky = jnp.mean(uncertainty > border_of(uncertainty, config, problem))
+        return problem.behaviour.distance(asked, actions), risky
+    usual = judge(state.critics(observations, recorded), observations, recorded, config, problem, key)
+    unit = jnp.std(jax.lax.stop_gradient(jnp.concatenate([usual, uncertainty]))) + 1e-8
+    return uncertainty / unit, jnp.mean(uncertainty > border_of(usual, config, problem))
+
+
 def support_loss(
     policy: GaussianPolicy, state: State, config: Config, problem: Problem, batch: LoggedTransitions, key: Array
 ) -> tuple[Array, Metrics]:
@@ -347,9 +365,8 @@ def support_loss(
     gain = jnp.where(
         state.number <= extraction_steps(config, problem), 0.0, 1.0 / (jnp.std(advantage) + 1e-6 * problem.return_std)
     )
-    surprise, distance = surprise_and_distance(batch.observations, action, config, problem, key)
+    distance, risky = distance_to_data(state, batch.observations, action, batch.actions, config, problem, key)
     loss = jnp.mean(config.risk_weight * distance - gain * q)
-    risky = jnp.mean(surprise > problem.surprise_border)
     metrics = {"policy_loss": loss, "policy_q": jnp.mean(q), "policy_distance": jnp.mean(distance)}
     return loss, metrics | {"advantage_std": jnp.std(advantage), "risk_share": risky}
 

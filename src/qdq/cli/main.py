@@ -7,7 +7,7 @@ from typing import Any
 
 import tyro
 
-from qdq.cli import bench, data, demo, evidence, online, presets, quality, runs, stages, stress, sweep
+from qdq.cli import bench, data, demo, evidence, known, online, presets, quality, runs, stages, stress, sweep
 from qdq.errors import QDQError
 
 Commands = dict[str, Callable[..., Any]]
@@ -46,6 +46,7 @@ COMMANDS: Commands = {
     "uncertainty": runs.uncertainty,
     "quality": quality.quality,
     "suggest-beta": quality.suggest_beta,
+    "known": known.known,
     "report": evidence.report,
     "table": evidence.table,
     "figures": evidence.figures,

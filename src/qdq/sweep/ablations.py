@@ -17,21 +17,30 @@ def _nodes(nodes: int) -> tuple[str, ...]:
     return (f"uncertainty.nodes={nodes}", "uncertainty.agreement=1")
 
 
+PAPERS_H = ("algorithm.uncertainty=q_distribution", "algorithm.penalty=signed")
+
 ABLATIONS: dict[str, Changes] = {
     "alpha": _values("alpha", "alpha", (0.9, 0.95, 0.99, 0.995)),
-    "beta": _values("beta", "beta", (0.7, 0.8, 0.9, 0.99)),
-    # Only Eq. 9 has the term; it needs the policy's own next action.
+    "beta": _values("beta", "beta", (0.7, 0.8, 0.9, 0.99), *PAPERS_H),  # a border within the batch: only H has one
+    # Only Eq. 9 has the term; it needs the policy's own next action and the paper's H.
     "entropy": _values(
-        "entropy_weight", "entropy", (0.3, 1.0, 3.0), "algorithm.objective=eq9", "algorithm.bootstrap=policy"
+        "entropy_weight",
+        "entropy",
+        (0.3, 1.0, 3.0),
+        "algorithm.objective=eq9",
+        "algorithm.bootstrap=policy",
+        *PAPERS_H,
     ),
     "uncertainty": {
-        "H": (),
-        "H shuffled": ("algorithm.uncertainty=shuffled",),
+        "surprise": ("algorithm.uncertainty=behaviour",),
+        "surprise shuffled": ("algorithm.uncertainty=behaviour", "algorithm.shuffle_risk=true"),
+        "H": ("algorithm.uncertainty=q_distribution",),
+        "H shuffled": ("algorithm.uncertainty=q_distribution", "algorithm.shuffle_risk=true"),
         "random": ("algorithm.uncertainty=random",),
         "constant": ("algorithm.uncertainty=constant",),
         "ensemble": ("algorithm.uncertainty=ensemble",),
         "nearest": ("algorithm.uncertainty=nearest",),
-        "teacher": ("q_distribution.learner=teacher",),
+        "teacher": ("algorithm.uncertainty=q_distribution", "q_distribution.learner=teacher"),
         "no penalty": ("algorithm.penalty=none",),
         "matched discount": ("algorithm.penalty=discount",),
     },

@@ -16,7 +16,7 @@ def descend(
     optimiser: optax.GradientTransformation, gradients: Any, state: optax.OptState, parameters: Parameters
 ) -> tuple[Parameters, optax.OptState]:
     """The parameters and the optimiser's state after one step."""
-    updates, state = optimiser.update(gradients, state)
+    updates, state = optimiser.update(gradients, state, parameters)  # type: ignore[arg-type]
     return optax.apply_updates(parameters, updates), state  # type: ignore[return-value, arg-type]
 
 

@@ -17,18 +17,19 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from qdq import behaviour, consistency, diffusion, quantile, storage, uncertainty
+from qdq import behaviour, calibration, consistency, diffusion, quantile, storage, uncertainty
 from qdq import q_distribution as q_distribution_module
 from qdq.behaviour import BehaviourModel
 from qdq.config import STAGE_CHUNK, Config
 from qdq.controls import RECORDED_PAIRS, RecordedPairs
-from qdq.data.batches import LoggedTransitions, SomeTransitions, TransitionData
+from qdq.data.batches import LoggedTransitions, SomeTransitions, TransitionData, WindowData
 from qdq.data.prepare import Prepared
-from qdq.data.stream import feed
+from qdq.data.stream import StreamedWindows, feed
 from qdq.errors import DataError, UsageError
+from qdq.evaluation.measures import COVERAGES
 from qdq.networks import ConditionalScalar
 from qdq.normalisers import unit_interval
-from qdq.q_distribution import QDistribution, TeacherDistribution
+from qdq.q_distribution import LevelMap, QDistribution, TeacherDistribution
 from qdq.settings import to_dict
 from qdq.training.display import Display
 from qdq.training.hooks import Checkpoints, CsvLog, Guard, Interrupt
@@ -158,8 +159,10 @@ def _find_or_train(
             )
         finally:
             display.end()
+    network = getattr(state, "learned", state.network)
+    found = findings(network)
     seconds = time.monotonic() - began
-    storage.save_pytree(path / "model.safetensors", state.network)
+    storage.save_pytree(path / "model.safetensors", network)
     manifest = {
         "hash": digest,
         "identity": identity,
@@ -170,7 +173,7 @@ def _find_or_train(
         "stages": (upstream.manifest["stages"] if upstream else {})
         | {stage: {"seconds": seconds, "steps_per_second": (settings.steps - first) / max(seconds, 1e-9)}},
         "versions": versions(),
-        **findings(state.network),
+        **found,
     }
     storage.write_json(path / "config.json", config.to_dict())
     storage.write_json(path / "manifest.json", manifest)  # last: its presence means that the artefact is complete
@@ -202,8 +205,55 @@ def learn_consistency(prepared: Prepared, source_hash: str, config: Config, disp
 
 
 def learn_quantile(prepared: Prepared, source_hash: str, config: Config, display: Display) -> Artefact:
-    """Stages 2 and 3 at once: the quantile learner."""
-    return _train_stage("quantile", quantile, _fresh_network(prepared, config), prepared, source_hash, config, display)
+    """Stages 2 and 3 at once: the quantile learner, calibrated on windows that it has not seen."""
+    say = lambda text: display.line(f"quantile: {text}")  # noqa: E731
+    data, kept_back = _split_windows(prepared, config.quantile.calibration_share, say)
+
+    def levels(network: ConditionalScalar) -> dict[str, Any]:
+        found = None if kept_back is None else calibration.to_json(_calibrate(network, kept_back, say))
+        return {"calibration": found}
+
+    start = _fresh_network(prepared, config)
+    return _train_stage("quantile", quantile, start, prepared, source_hash, config, display, data=data, findings=levels)
+
+
+def _split_windows(
+    prepared: Prepared, share: float, say: Callable[[str], None]
+) -> tuple[WindowData | StreamedWindows, WindowData | None]:
+    """The windows to learn from, and those of episodes that are kept back for calibration."""
+    windows = prepared.window_data
+    if share == 0.0:
+        return windows, None
+    if not isinstance(windows, WindowData):
+        say("streamed data is not calibrated; all of it is learned from")
+        return windows, None
+    dataset = prepared.dataset
+    chosen = np.zeros(dataset.episodes, bool)
+    chosen[calibration.choose_episodes(dataset.episodes, share)] = True
+    if not chosen.any():
+        say(f"{dataset.episodes} episodes are too few to keep some back, so the distribution is not calibrated")
+        return windows, None
+    back = np.repeat(chosen, dataset.lengths)[prepared.windows.index]
+    learned, kept = (
+        WindowData(windows.transitions, windows.index[rows], windows.values[rows])
+        for rows in (np.flatnonzero(~back), np.flatnonzero(back))
+    )
+    say(f"{chosen.sum():,} of {dataset.episodes:,} episodes are kept back for calibration")
+    return learned, kept
+
+
+def _calibrate(network: ConditionalScalar, windows: WindowData, say: Callable[[str], None]) -> LevelMap:
+    """The map of levels that these windows need, whose values lie in [-1, 1] as the network's do."""
+    count = min(calibration.WINDOWS, len(windows.index))
+    rows = np.linspace(0, len(windows.index) - 1, count).astype(int)
+    transitions, index = windows.transitions, windows.index[rows]
+    observations, actions = transitions.observations[transitions.rows[index]], transitions.actions[index]
+    values = np.asarray(windows.values[rows], np.float64)
+    distribution = QDistribution(network, unit_interval(-1.0, 1.0))
+    found = calibration.positions(distribution, observations, actions, values)
+    inside = ", ".join(f"{100 * calibration.inside(found, share):.0f}" for share in COVERAGES)
+    say(f"before calibration {inside} % of their returns lie in the 50, 80, 95 % intervals")
+    return calibration.fit(found)
 
 
 def learn_distribution(prepared: Prepared, source_hash: str, config: Config, display: Display) -> Artefact:
@@ -216,10 +266,10 @@ def learn_behaviour(prepared: Prepared, source_hash: str, config: Config, displa
     """The model of the recorded actions, and the border of the risk set from episodes that it has not seen."""
     sizes = prepared.dataset.observation_size, prepared.dataset.action_size
     start = jax.jit(lambda key: BehaviourModel(*sizes, config.behaviour, key))(_key("initialise"))
-    data, calibration = _split(prepared, config.behaviour)
+    data, unseen = _split_transitions(prepared, config.behaviour)
 
     def border(network: BehaviourModel) -> dict[str, Any]:
-        surprises = np.asarray(surprise_of(network, calibration.observations, calibration.actions))
+        surprises = np.asarray(surprise_of(network, unseen.observations, unseen.actions))
         return {
             "surprise_border": behaviour.conformal_border(surprises, config.behaviour.false_alarms),
             "recorded_surprise_percentiles": np.percentile(surprises.astype(np.float64), np.arange(101)).tolist(),
@@ -237,7 +287,7 @@ def surprise_of(network: BehaviourModel, observations: jax.Array, actions: jax.A
     return network.surprise(observations, actions)
 
 
-def _split(prepared: Prepared, config: behaviour.Config) -> tuple[Any, LoggedTransitions]:
+def _split_transitions(prepared: Prepared, config: behaviour.Config) -> tuple[Any, LoggedTransitions]:
     """What the model of recorded actions learns from, and the actions that set its border.
 
     Streamed data, and a handful of episodes, are not split: then the border is that of the actions learned from.
@@ -277,7 +327,9 @@ def load_distribution(
         model, jax.eval_shape(_initialise(config, observation_size, action_size), _key("initialise"))
     )
     kind = TeacherDistribution if config.q_distribution.learner == "teacher" else QDistribution
-    return kind(network, unit_interval(manifest["q_minimum"], manifest["q_maximum"]))
+    saved = manifest.get("calibration")
+    levels = None if saved is None else calibration.from_json(saved)
+    return kind(network, unit_interval(manifest["q_minimum"], manifest["q_maximum"]), levels)
 
 
 def _spread_out(prepared: Prepared, count: int) -> LoggedTransitions:
