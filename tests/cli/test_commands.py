@@ -19,7 +19,8 @@ TINY = (
     "--set", "training.chunk=100", "--set", "training.checkpoint_every=100", "--set", "evaluation.every=100",
     "--set", "training.batch_size=32", "--set", "algorithm.policy_hidden=16,16", "--set", "algorithm.critic_hidden=16,16",
     "--set", "q_distribution.hidden=32,32", "--set", "q_distribution.groups=8", "--set", "quantile.steps=200", "--set", "q_dataset.stride=1",
-    "--set", "algorithm.extraction_share=0.5", "--set", "evaluation.episodes=2",
+    "--set", "algorithm.extraction_share=0.5", "--set", "evaluation.episodes=2", "--set", "behaviour.steps=200",
+    "--set", "behaviour.hidden=32,32",
 )  # fmt: skip
 
 
@@ -158,26 +159,51 @@ def test_train_evaluate_uncertainty_resume(probe: Path, tmp_path: Path) -> None:
     folder = tmp_path / "runs" / "one"
     result = json.loads((folder / "result.json").read_text())
     assert result["score"] is None  # no environment, no score
-    assert {"q_dataset", "quantile", "training"} == set(result["stages"])
+    assert {"q_dataset", "quantile", "behaviour", "training"} == set(result["stages"])
     assert {path.name for path in folder.glob("*.png")} == {"q_distribution.png", "uncertainty.png"}
     assert list((folder / "seed_0" / "tensorboard").iterdir())
 
     assert "exists already" in sentence(qdq(*arguments, cwd=tmp_path, expect=2))
     assert "seed 0: finished before" in qdq(*arguments, "--resume", cwd=tmp_path).stdout
-    other = sentence(qdq(*arguments, "--resume", "--set", "algorithm.alpha=0.5", cwd=tmp_path, expect=2))
-    assert "algorithm.alpha was 0.99, is now 0.5" in other
+    other = sentence(qdq(*arguments, "--resume", "--set", "algorithm.alpha=0.75", cwd=tmp_path, expect=2))
+    assert "algorithm.alpha was 0.5, is now 0.75" in other
     assert "names no environment" in sentence(qdq("evaluate", folder, cwd=tmp_path, expect=2))
 
     found = qdq("stage", "quantile", probe, *TINY, cwd=tmp_path).stdout
     assert "quantile: found, trained before" in found
 
     questions = tmp_path / "questions.npz"
-    np.savez(questions, observations=np.zeros((5, 2)), actions=np.zeros((5, 1)))
-    answer = json.loads(qdq("uncertainty", folder, "--input", questions, "--format", "json", cwd=tmp_path).stdout)
-    assert len(answer["uncertainty"]) == len(answer["risky"]) == 5
-    qdq("uncertainty", folder, "--input", questions, "--output", "answers.npz", cwd=tmp_path)
+    actions = np.array([0.0, 0.1, -0.1, 0.999, -0.999])[:, None]  # at s = 0 none was recorded beyond 0.3
+    np.savez(questions, observations=np.zeros((5, 2)), actions=actions)
+    asked = ("uncertainty", folder, "--input", questions)
+    answer = json.loads(qdq(*asked, "--format", "json", cwd=tmp_path).stdout)
+    assert answer["signal"] == "surprise"
+    assert answer["risky"] == [False, False, False, True, True]
+    assert [value > answer["border"] for value in answer["surprise"]] == answer["risky"]
+    assert answer["border"] == json.loads((folder / "behaviour" / "manifest.json").read_text())["surprise_border"]
+    qdq(*asked, "--output", "answers.npz", cwd=tmp_path)
     with np.load(tmp_path / "answers.npz") as saved:
-        np.testing.assert_allclose(saved["uncertainty"], answer["uncertainty"], rtol=1e-6)
+        assert set(saved) == {"uncertainty", "surprise", "risky", "border"}
+        for name in ("uncertainty", "surprise", "risky", "border"):
+            np.testing.assert_allclose(saved[name], answer[name], rtol=1e-6)
+    lines = qdq(*asked, cwd=tmp_path).stdout.splitlines()
+    assert "the surprise that at most 5% of recorded actions exceed" in lines[0]
+    assert lines[1] == "row  H  surprise  risky"
+    assert [line.split()[-1] for line in lines[2:]] == ["no", "no", "no", "yes", "yes"]
+    assert "leave out --quantile" in sentence(qdq(*asked, "--quantile", "0.9", cwd=tmp_path, expect=2))
+    (folder / "behaviour").rename(tmp_path / "behaviour")  # as a run of another preset
+    shown = qdq(*asked, "--quantile", "0.5", cwd=tmp_path).stdout
+    assert "the 50% quantile of H over recorded actions; the run has no model of the recorded actions" in shown
+    assert "row  H  risky" in shown
+    plain = json.loads(qdq(*asked, "--format", "json", cwd=tmp_path).stdout)
+    assert set(plain) == {"border", "signal", "uncertainty", "risky"}
+    assert plain["signal"] == "H"
+    assert plain["uncertainty"] == answer["uncertainty"]
+    assert plain["risky"] == [value > plain["border"] for value in plain["uncertainty"]]
+    (tmp_path / "behaviour").rename(folder / "behaviour")
+    (folder / "q_distribution").rename(tmp_path / "q_distribution")  # as a run without a penalty
+    alone = json.loads(qdq(*asked, "--format", "json", cwd=tmp_path).stdout)
+    assert set(alone) == {"border", "signal", "surprise", "risky"}
     np.savez(questions, observations=np.zeros((5, 3)), actions=np.zeros((5, 1)))
     assert "of size 2" in sentence(qdq("uncertainty", folder, "--input", questions, cwd=tmp_path, expect=3))
 

@@ -310,12 +310,18 @@ def _make_run(folder: Path) -> None:
 
     from qdq import algorithms, presets, q_distribution, storage
     from qdq.algorithms.problem import Problem
+    from qdq.behaviour import BehaviourModel
     from qdq.normalisers import identity
-    from qdq.report.runs import PANEL_ARRAYS, PANELS, QUALITY
+    from qdq.report.runs import PANEL_ARRAYS, PANELS, QUALITY, SURPRISE_ARRAYS
     from qdq.training import stages
     from qdq.training.deployed import DeployedPolicy
 
-    small = ("algorithm.policy_hidden=8,8", "q_distribution.hidden=8,8", "q_distribution.groups=2")
+    small = (
+        "algorithm.policy_hidden=8,8",
+        "q_distribution.hidden=8,8",
+        "q_distribution.groups=2",
+        "behaviour.hidden=8",
+    )
     config, _ = presets.build("qdq", "fast", None, small, 400)
     storage.write_json(folder / "config.json", config.to_dict())
     manifest = {
@@ -351,8 +357,13 @@ def _make_run(folder: Path) -> None:
     storage.write_json(
         folder / "q_distribution" / "rule.json", {**rule, "recorded_uncertainty_percentiles": list(range(101))}
     )
+    model = BehaviourModel(3, 2, config.behaviour, key)
+    storage.save_pytree(folder / "behaviour" / "model.safetensors", model)
+    found = {"surprise_border": 1.5, "calibrated_on_held_out_episodes": True, "stages": {}, "identity": origin}
+    storage.write_json(folder / "behaviour" / "manifest.json", found)
+    arrays = {name: np.linspace(0, 1, 5) for name in PANEL_ARRAYS + SURPRISE_ARRAYS} | {"surprise_border": np.ones(1)}
     with open(folder / PANELS, "wb") as file:
-        np.savez_compressed(file, **{name: np.linspace(0, 1, 5) for name in PANEL_ARRAYS})  # type: ignore[arg-type]
+        np.savez_compressed(file, **arrays)  # type: ignore[arg-type]
     evaluations = [{"step": step, "score": 10.0 + step} for step in (200, 400)]
     outcome = {"seed": 0, "evaluations": evaluations, "final_score": 12.0, "warnings": ["late"]}
     outcome |= {"seconds": 5.0, "evaluation_seconds": 1.0, "steps_per_second": 100.0}
@@ -381,7 +392,14 @@ def _quality() -> dict[str, Any]:
         "border_quantile": 0.9,
     }
     part |= {"starting_beta": 0.9, "calibration": calibration}
-    return {"dataset_sha256": "0", "other_policy": "walk-expert", "in_sample": part, "held_out": part}
+    flagged = {"recorded": 0.05, "random": 0.5, "other_policy": 0.25}
+    surprise = {"auroc": {"random": 0.9, "other_policy": 0.7}, "flagged": flagged, "action_share": 0.9, "border": 3.5}
+    part["surprise"] = surprise
+    rows = [{"step": 200, "surprise": 1.5, "flagged": 0.1, "uncertainty": 2.5, "distance": 0.5}]
+    checkpoints = {"seed": 0, "policies": rows, "spearman": {"surprise": 1.0, "uncertainty": None}}
+    held_out = part | {"collecting_policy": {"policies": 1, "auroc": {"random": 0.95}}}
+    content = {"dataset_sha256": "0", "other_policy": "walk-expert", "in_sample": part, "held_out": held_out}
+    return content | {"checkpoints": checkpoints}
 
 
 def _read_run(folder: Path) -> None:
@@ -390,15 +408,16 @@ def _read_run(folder: Path) -> None:
     import qdq
 
     run = qdq.load_run(folder)
-    for tree in (run.deployed_policy(), run.distribution, *run.kept_policies(0).values()):
+    for tree in (run.deployed_policy(), run.distribution, run.behaviour, *run.kept_policies(0).values()):
         assert all(np.isfinite(np.asarray(leaf)).all() for leaf in jax.tree.leaves(tree)), "weights that are no numbers"
-    assert np.isfinite(run.uncertainty_border()), "a border that is no number"
+    assert np.isfinite([run.uncertainty_border(), run.surprise_border]).all(), "a border that is no number"
     assert run.uncertainty_rule.nodes > 0
     assert isinstance(run.result, dict)
     assert all(np.isfinite(value) for value in run.mean_returns(0).values()), "a return that is no number"
 
 
 def _read_report(folder: Path) -> None:
+    from qdq.report import plots
     from qdq.report.methods import Evidence, Row
     from qdq.report.quality import section
     from qdq.report.runs import find_runs, mean_curve
@@ -406,7 +425,9 @@ def _read_report(folder: Path) -> None:
     for run in find_runs([folder]):
         assert section(Evidence([run], [Row("walk", "QDQ", [run], run.seeds)]))[1]
         _ = (run.name, run.dataset, run.algorithm, run.preset, run.steps, run.task, run.unit, run.finished, run.stages)
-        _ = (run.panels, run.data_card, run.behaviour_score)
+        _ = (run.data_card, run.behaviour_score)
+        if run.panels is not None:
+            plots.uncertainties(run.panels, "H", "surprise")
         for seed in run.seeds:
             assert all(column.dtype == np.float64 for column in seed.metrics.values())
         mean_curve(run.seeds)
@@ -452,6 +473,8 @@ RUN_FILES = {
     "q_distribution/model.safetensors": "safetensors",
     "q_distribution/manifest.json": "json",
     "q_distribution/rule.json": "json",
+    "behaviour/model.safetensors": "safetensors",
+    "behaviour/manifest.json": "json",
 }
 REPORT_FILES = {
     "manifest.json": "json",

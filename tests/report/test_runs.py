@@ -182,6 +182,8 @@ def test_a_folder_of_another_shape_is_one_sentence(runs: Path, tmp_path: Path) -
         {name: np.ones(3) for name in (*PANEL_ARRAYS, "recorded_surprise")},
         {name: np.ones(3) for name in (*PANEL_ARRAYS, *SURPRISE_ARRAYS)},  # three borders
         {name: np.full(1, np.nan) for name in (*PANEL_ARRAYS, *SURPRISE_ARRAYS)},
+        {name: np.full(1, -1e308) for name in (*PANEL_ARRAYS, *SURPRISE_ARRAYS)},
+        {name: np.full(1, "text") for name in PANEL_ARRAYS},
     ],
 )
 def test_damaged_panels_are_one_sentence(arrays: dict[str, np.ndarray], runs: Path, tmp_path: Path) -> None:

@@ -204,25 +204,28 @@ def training_course(seeds: Sequence[SavedSeed], name: str) -> dict[str, Panel]:
     """Mean Q of the critics, and how risky the actions are, during training; by kind, what the runs have logged.
 
     Runs that ask H show its mean over the target actions and the border of the risk set; it is not asked for while the
-    policy is extracted from the recorded returns, so its curves may begin later. Runs with a model of the recorded actions
-    show how far the policy is from them, and the share of its actions in the risk set.
+    policy is extracted from the recorded returns, so its curves may begin later. Runs that hold the policy to the data show
+    how far it is from it, and the share of its actions in the risk set.
     """
-    q = [
-        _logged(seeds, "q_mean", "blue", "mean Q"),
-        _logged(seeds, "policy_q", "green", "mean Q of the policy's actions"),
-    ]
-    spread = [
-        _logged(seeds, "uncertainty", "vermillion", "mean H", zero_means_none=True),
-        _logged(seeds, "uncertainty_border", "grey", "border of the risk set", zero_means_none=True),
-    ]
-    course = {"q": ("mean Q over a batch", q), "uncertainty": ("H of the target actions", spread)}
-    if spread[0] is None:
-        distance = _logged(seeds, "policy_distance", "vermillion", "distance to the recorded actions")
-        flagged = _logged(seeds, "risk_share", "purple", "actions in the risk set")
-        course["distance"] = ("distance of the policy's actions", [distance])
-        course["risk"] = ("share of the policy's actions", [flagged])
+    course = {
+        "q": (
+            "mean Q over a batch",
+            _logged(seeds, "q_mean", "blue", "mean Q"),
+            _logged(seeds, "policy_q", "green", "mean Q of the policy's actions"),
+        ),
+        "uncertainty": (
+            "H of the target actions",
+            _logged(seeds, "uncertainty", "vermillion", "mean H", zero_means_none=True),
+            _logged(seeds, "uncertainty_border", "grey", "border of the risk set", zero_means_none=True),
+        ),
+    }
+    distance = _logged(seeds, "policy_distance", "vermillion", "mean distance to the data")
+    if distance is not None:  # then the logged share is that of the policy's actions
+        flagged = _logged(seeds, "risk_share", "purple", "in the risk set")
+        course["distance"] = ("distance of the policy's actions", distance, None)
+        course["risk"] = ("share of the policy's actions", flagged, None)
     panels = {}
-    for kind, (label, series) in course.items():
+    for kind, (label, *series) in course.items():
         present = [one for one in series if one is not None]
         if present:
             limits = (None if kind == "q" else 0.0, None)

@@ -18,6 +18,7 @@ from qdq.errors import DataError, UsageError
 
 PANELS = Path("q_distribution") / "panels.npz"
 QUALITY = "quality.json"
+LARGEST = float(np.finfo(np.float32).max)  # of the numbers behind a picture, so that no bin of a histogram is infinite
 PANEL_ARRAYS = (  # the arrays in that file; see `qdq.report.panels`
     "window_returns",
     "window_samples",
@@ -126,7 +127,10 @@ class SavedRun:
         if not path.exists():
             return None
         arrays = read_arrays(path, PANEL_ARRAYS + SURPRISE_ARRAYS)
-        sound = all(array.ndim == 1 and len(array) and np.isfinite(array).all() for array in arrays.values())
+        sound = all(
+            array.dtype.kind == "f" and array.ndim == 1 and len(array) and (np.abs(array) <= LARGEST).all()
+            for array in arrays.values()
+        )
         whole = set(arrays) in (set(PANEL_ARRAYS), {*PANEL_ARRAYS, *SURPRISE_ARRAYS})
         if not whole or not sound or len(arrays.get("surprise_border", [0.0])) != 1:
             raise DataError(f"{path} does not hold what it should; run `qdq train` with --resume to write it again.")

@@ -312,7 +312,8 @@ def load_behaviour(model: Path, config: Config, observation_size: int, action_si
 
 def check_origin(folder: Path, manifest: dict[str, Any], dataset_sha256: str) -> None:
     """Refuse what was learned from other data, or written by another version."""
-    identity = manifest.get("identity", {}) if isinstance(manifest, dict) else {}
+    identity = manifest.get("identity") if isinstance(manifest, dict) else None
+    identity = identity if isinstance(identity, dict) else {}
     if identity.get("dataset_sha256") != dataset_sha256:
         raise UsageError(f"{folder} was learned from another dataset; remove that folder and go on.")
     if identity.get("format") != FORMAT:
