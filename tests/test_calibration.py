@@ -55,9 +55,10 @@ def test_calibrated_intervals_cover_new_values() -> None:
     random = np.random.default_rng(0)
     states = random.normal(size=(2, 4000, 1)).astype(np.float32)
     values = states[..., 0] + random.gamma(2.0, 0.4, (2, 4000))
-    before = calibration.positions(NORMAL, *2 * [jnp.asarray(states[0])], values[0])
+    old, new = jnp.asarray(states)
+    before = calibration.positions(NORMAL, old, old, values[0])
     model = Normal(NETWORK, NORMAL.scaler, calibration.fit(before))
-    after = calibration.positions(model, *2 * [jnp.asarray(states[1])], values[1])
+    after = calibration.positions(model, new, new, values[1])
     assert calibration.inside(before, 0.8) < 0.6
     for share in (0.5, 0.8, 0.95):
         assert calibration.inside(after, share) == pytest.approx(share, abs=0.03)
