@@ -46,16 +46,15 @@ def test_a_dataset_holds_every_sample_once() -> None:
     np.testing.assert_allclose(data.observations[data.rows], x[:, :11], rtol=1e-6)
 
 
-def test_easy_truths_are_learned(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_easy_truth_is_learned(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(known, "FRESH", 1024)
-    small = ("quantile.steps=600", "q_distribution.hidden=64,64", "q_distribution.groups=8")
-    config, _ = build("qdq", "fast", None, small)
-    cases = list(known.measure_all(1, (3,), 4000, 2, config, Silent()))
-    assert [case["shape"] for case in cases] == ["unimodal", "bimodal"]
-    for case in cases:
-        assert case["relative_error"] < 0.25
-        assert case["rank"] > 0.9
-        assert case["coverage"]["80%"] == pytest.approx(0.8, abs=0.06)
+    small = ("quantile.steps=600", "q_distribution.hidden=32,32", "q_distribution.groups=4")
+    config, _ = build("qdq", "fast", None, (*small, "uncertainty.rule=equal_probability", "uncertainty.nodes=32"))
+    case = known.measure(0, 3, True, 4000, 2, config, Silent())
+    assert case["shape"] == "bimodal"
+    assert case["relative_error"] < 0.25
+    assert case["rank"] > 0.9
+    assert case["coverage"]["80%"] == pytest.approx(0.8, abs=0.06)
 
 
 def test_the_command_explains_what_is_wrong(tmp_path: Path) -> None:
