@@ -49,6 +49,7 @@ def main() -> None:
             "q_dataset.width=12",
             "q_dataset.stride=1",
             "quantile.steps=2000",
+            "behaviour.steps=2000",
             "algorithm.extraction_share=0.5",
         ],
     )

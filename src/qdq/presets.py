@@ -161,7 +161,10 @@ PRESETS: dict[str, Preset] = {
             "training.checkpoint_every": (4_000, "ours: speed"),
             "evaluation.every": (1_600, "ours: speed"),
         },
-        {"qdq": FAST_QDQ | {"quantile.steps": (4_000, "ours: speed"), "behaviour.steps": (4_000, "ours: speed")}},
+        {
+            "qdq": FAST_QDQ
+            | {"behaviour.steps": (4_000, "ours: speed"), "algorithm.extraction_share": (0.2, "ours: speed")}
+        },
     ),
     **{f"paper/{task}": _paper(task) for task in TASKS},
     **{f"release/{task}": _release(task) for task in TASKS},

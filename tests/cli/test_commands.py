@@ -18,9 +18,8 @@ from tests.probes import probe_dataset
 TINY = (
     "--set", "training.chunk=100", "--set", "training.checkpoint_every=100", "--set", "evaluation.every=100",
     "--set", "training.batch_size=32", "--set", "algorithm.policy_hidden=16,16", "--set", "algorithm.critic_hidden=16,16",
-    "--set", "q_distribution.hidden=32,32", "--set", "q_distribution.groups=8", "--set", "quantile.steps=200", "--set", "q_dataset.stride=1",
-    "--set", "algorithm.extraction_share=0.5", "--set", "evaluation.episodes=2", "--set", "behaviour.steps=200",
-    "--set", "behaviour.hidden=32,32",
+    "--set", "q_distribution.hidden=32,32", "--set", "q_distribution.groups=8", "--set", "quantile.steps=200", "--set", "behaviour.steps=200", "--set", "q_dataset.stride=1",
+    "--set", "algorithm.extraction_share=0.5", "--set", "evaluation.episodes=2", "--set", "behaviour.hidden=32,32",
 )  # fmt: skip
 
 
@@ -264,6 +263,9 @@ def test_presets_and_stage_commands(probe: Path, tmp_path: Path) -> None:
         "consistency.intervals=40",
     )
     assert "consistency: " in qdq("stage", "consistency", probe, *short, cwd=tmp_path).stdout
+    assert (
+        "behaviour: " in qdq("stage", "behaviour", probe, *short, "--set", "behaviour.steps=200", cwd=tmp_path).stdout
+    )
     assert "diffusion: found" in qdq("stage", "diffusion", probe, *short, cwd=tmp_path).stdout
 
 

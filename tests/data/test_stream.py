@@ -198,6 +198,7 @@ def test_every_stage_streams(tmp_path: Path) -> None:
         "q_distribution.hidden=32,32",
         "q_distribution.groups=8",
         "quantile.steps=200",
+        "behaviour.steps=200",
         "quantile.batch_size=16",
         "diffusion.batch_size=16",
         "consistency.batch_size=16",

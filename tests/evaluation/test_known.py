@@ -1,6 +1,5 @@
 """`qdq known`: the truths are what they say, and the measurement finds a wrong H."""
 
-import json
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +11,7 @@ from qdq.errors import UsageError
 from qdq.evaluation import known
 from qdq.presets import build
 from qdq.training.display import Silent
-from tests.cli.test_commands import qdq
+from tests.cli.test_commands import qdq, sentence
 
 
 @pytest.mark.parametrize("bimodal", [False, True])
@@ -47,15 +46,19 @@ def test_a_dataset_holds_every_sample_once() -> None:
     np.testing.assert_allclose(data.observations[data.rows], x[:, :11], rtol=1e-6)
 
 
-def test_the_command_learns_easy_truths(tmp_path: Path) -> None:
-    small = ("known", "--seeds", "1", "--dimensions", "3", "--samples", "4000", "--units", "2", "--json")
-    small += ("--set", "quantile.steps=600", "--set", "q_distribution.hidden=64,64", "--set", "q_distribution.groups=8")
-    content = json.loads(qdq(*small, cwd=tmp_path).stdout)
-    assert [case["shape"] for case in content["cases"]] == ["unimodal", "bimodal"]
-    for case in content["cases"]:
-        assert case["relative_error"] < 0.25
-        assert case["rank"] > 0.9
-        assert case["coverage"]["80%"] == pytest.approx(0.8, abs=0.06)
+def test_an_easy_truth_is_learned(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(known, "FRESH", 1024)
+    small = ("quantile.steps=600", "q_distribution.hidden=32,32", "q_distribution.groups=4")
+    config, _ = build("qdq", "fast", None, (*small, "uncertainty.rule=equal_probability", "uncertainty.nodes=32"))
+    case = known.measure(0, 3, True, 4000, 2, config, Silent())
+    assert case["shape"] == "bimodal"
+    assert case["relative_error"] < 0.25
+    assert case["rank"] > 0.9
+    assert case["coverage"]["80%"] == pytest.approx(0.8, abs=0.06)
+
+
+def test_the_command_explains_what_is_wrong(tmp_path: Path) -> None:
+    assert "--seeds must be at least 1" in sentence(qdq("known", "--seeds", "0", cwd=tmp_path, expect=2))
 
 
 def test_the_table_fits_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:

@@ -42,6 +42,7 @@ STATES = 256  # the same everywhere, so that every program is compiled once
 CHANGES = (
     *overrides("qdq"),
     "quantile.steps=600",
+    "behaviour.steps=400",
     "algorithm.critic_learning_rate=0.001",
     "algorithm.extraction_share=0",
     "behaviour.steps=600",

@@ -13,7 +13,7 @@ from typing import Any
 TINY = (
     "training.chunk=100", "training.checkpoint_every=100", "evaluation.every=200", "evaluation.episodes=1",
     "training.batch_size=32", "algorithm.policy_hidden=16,16", "q_distribution.hidden=32,32",
-    "q_distribution.groups=8", "quantile.steps=200",
+    "q_distribution.groups=8", "quantile.steps=200", "behaviour.steps=200", "behaviour.hidden=16,16",
 )  # fmt: skip
 
 

@@ -45,6 +45,7 @@ QDQ = (
     "q_distribution.hidden=32,32",
     "q_distribution.groups=8",
     "quantile.steps=200",
+    "behaviour.steps=200",
     "q_dataset.stride=1",
     "algorithm.extraction_share=0.5",
 )

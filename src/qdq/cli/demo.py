@@ -50,7 +50,11 @@ def demo(seed: int = 0, out: Path = Path("demo")) -> None:
     rows = [("behaviour (the data)", data.behaviour_score or 0.0)]
     for label, algorithm, overrides in (
         ("BC (imitation)", "bc", ()),
-        ("advantage-weighted extraction alone", "qdq", ("algorithm.extraction_share=1",)),
+        (
+            "advantage-weighted extraction alone",
+            "qdq",
+            ("algorithm.objective=awr", "algorithm.extraction_share=1", "algorithm.penalty=none"),
+        ),
         ("QDQ", "qdq", ()),
     ):
         name = f"{label.split()[0].lower()}-seed-{seed}"

@@ -24,12 +24,13 @@ GROUPS: dict[str, tuple[str, Commands]] = {
         },
     ),
     "stage": (
-        "Run one stage of the Q distribution on its own.",
+        "Run one stage before the actor-critic on its own.",
         {
             "q-dataset": stages.q_dataset,
             "diffusion": stages.diffusion,
             "consistency": stages.consistency,
             "quantile": stages.quantile,
+            "behaviour": stages.behaviour,
         },
     ),
     "presets": (

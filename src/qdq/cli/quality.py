@@ -77,7 +77,7 @@ def _print_quality(measured: dict[str, Any], path: Path) -> None:
         table = Table(title=title)
         table.add_column(first)
         for column in ("all data", "held out", *more):
-            table.add_column(column, justify="right")
+            table.add_column(column, justify="right", max_width=11)  # so that labels fit on a line of 80
         tables.append(table)
         return table
 

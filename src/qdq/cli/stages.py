@@ -1,4 +1,4 @@
-"""Commands for one stage of the Q distribution at a time."""
+"""Commands for one stage before the actor-critic at a time."""
 
 from pathlib import Path
 from typing import Annotated, Any
@@ -134,3 +134,23 @@ def quantile(
         set: Change one setting, such as quantile.steps=4000; may be repeated.
     """
     _learn("quantile", dataset, preset, set, columns, memory)
+
+
+def behaviour(
+    dataset: DatasetArgument,
+    /,
+    preset: str = "fast",
+    columns: Path | None = None,
+    memory: str | None = None,
+    set: Overrides = (),
+) -> None:
+    """Learn the model of the recorded actions, and the border of the risk set from episodes kept from learning.
+
+    Args:
+        dataset: Name or path of a dataset.
+        preset: Named set of values; see `qdq presets`.
+        columns: TOML file that maps the columns of a CSV or Parquet file.
+        memory: Memory that the data may take, such as 2GiB; a larger dataset is streamed (default: all data in memory).
+        set: Change one setting, such as behaviour.steps=4000; may be repeated.
+    """
+    _learn("behaviour", dataset, preset, set, columns, memory)

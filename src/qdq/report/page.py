@@ -260,7 +260,7 @@ def _uncertainty(page: Page, evidence: Evidence) -> str:
         if "surprise_border" in panels:
             caption = (
                 "Surprise of the same actions under the model of the recorded actions. What lies to the right of the border "
-                "is flagged as risky; random actions reach beyond the picture."
+                "is flagged as risky; random actions may reach beyond the picture."
             )
             made.append(
                 Chart(f"surprise-{name}", f"{title}: surprise", caption, [plots.surprise(panels, "")], size=WIDE)

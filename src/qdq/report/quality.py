@@ -172,7 +172,7 @@ def _detection(rows: list[tuple[Row, dict[str, Any]]]) -> str:
             signals.append((COLLECTING, part["collecting_policy"]))
         for name, found in signals:
             rest = [html.number(found.get(key), 2) for key in ("action_share", "border_quantile", "starting_beta")]
-            lines.append([*first, html.text(name), *_kind_cells(kinds, found["auroc"], quality), *rest])
+            lines.append([*first, html.text(name, "wrap"), *_kind_cells(kinds, found["auroc"], quality), *rest])
     return html.table("quality-of-h", heads, lines)
 
 
