@@ -89,9 +89,9 @@ def test_nearest_is_the_distance_to_the_nearest_recorded_pair() -> None:
     ("penalty", "signal", "objective", "distribution", "behaviour"),
     [("signed", "q_distribution", "eq9", True, False), ("signed", "random", "eq9", False, False),
      ("none", "q_distribution", "eq9", False, False), ("discount", "q_distribution", "eq9", False, False),
-     ("signed", "behaviour", "eq9", False, True), ("quantile", "behaviour", "support", True, True),
-     ("none", "behaviour", "support", False, True), ("none", "q_distribution", "support", True, False),
-     ("quantile", "random", "support", True, False), ("none", "behaviour", "awr", False, False)],
+     ("signed", "behaviour", "eq9", False, True), ("none", "behaviour", "support", True, True),
+     ("none", "q_distribution", "support", True, False),
+     ("none", "random", "support", False, False), ("none", "behaviour", "awr", False, False)],
 )  # fmt: skip
 def test_only_what_is_asked_for_is_learned(
     penalty: str, signal: str, objective: str, distribution: bool, behaviour: bool
