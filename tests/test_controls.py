@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from qdq import controls
-from qdq.algorithms import qdq, uses_behaviour, uses_distribution
+from qdq.algorithms import iql, qdq, uses_behaviour, uses_distribution
 from qdq.algorithms.problem import Problem
 from qdq.diffusion import preconditioning
 from qdq.normalisers import unit_interval
@@ -99,7 +99,9 @@ def test_only_what_is_asked_for_is_learned(
     config = qdq.Config(penalty=penalty, uncertainty=signal, objective=objective)  # type: ignore[arg-type]
     assert uses_distribution("qdq", config) == distribution
     assert uses_behaviour("qdq", config) == behaviour
-    assert not uses_behaviour("iql", config)
+    other = iql.Config()
+    assert not uses_behaviour("iql", other)
+    assert not uses_distribution("iql", other)
 
 
 class GaussianDenoiser(eqx.Module):
