@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from qdq import controls
-from qdq.algorithms import qdq, uses_behaviour, uses_distribution
+from qdq.algorithms import iql, qdq, uses_behaviour, uses_distribution
 from qdq.algorithms.problem import Problem
 from qdq.diffusion import preconditioning
 from qdq.normalisers import unit_interval
@@ -89,9 +89,9 @@ def test_nearest_is_the_distance_to_the_nearest_recorded_pair() -> None:
     ("penalty", "signal", "objective", "distribution", "behaviour"),
     [("signed", "q_distribution", "eq9", True, False), ("signed", "random", "eq9", False, False),
      ("none", "q_distribution", "eq9", False, False), ("discount", "q_distribution", "eq9", False, False),
-     ("signed", "behaviour", "eq9", False, True), ("quantile", "behaviour", "support", True, True),
-     ("none", "behaviour", "support", False, True), ("none", "q_distribution", "support", True, False),
-     ("quantile", "random", "support", True, False), ("none", "behaviour", "awr", False, False)],
+     ("signed", "behaviour", "eq9", False, True), ("none", "behaviour", "support", True, True),
+     ("none", "q_distribution", "support", True, False),
+     ("none", "random", "support", False, False), ("none", "behaviour", "awr", False, False)],
 )  # fmt: skip
 def test_only_what_is_asked_for_is_learned(
     penalty: str, signal: str, objective: str, distribution: bool, behaviour: bool
@@ -99,7 +99,9 @@ def test_only_what_is_asked_for_is_learned(
     config = qdq.Config(penalty=penalty, uncertainty=signal, objective=objective)  # type: ignore[arg-type]
     assert uses_distribution("qdq", config) == distribution
     assert uses_behaviour("qdq", config) == behaviour
-    assert not uses_behaviour("iql", config)
+    other = iql.Config()
+    assert not uses_behaviour("iql", other)
+    assert not uses_distribution("iql", other)
 
 
 class GaussianDenoiser(eqx.Module):

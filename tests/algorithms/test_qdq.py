@@ -244,44 +244,22 @@ class Vouching(eqx.Module):
 
 
 SUPPORT = qdq.Config(
-    alpha=0.25, discount=0.9, uncertainty="behaviour", penalty="quantile", bootstrap="recorded", objective="support",
-    risk_weight=0.5, fallback_level=0.05,
+    alpha=0.25, discount=0.9, uncertainty="behaviour", penalty="none", bootstrap="recorded", objective="support",
+    risk_weight=0.5,
 )  # fmt: skip
 
 
-def test_a_risky_action_falls_back_on_a_low_quantile_by_hand() -> None:
-    """Density at a quarter of the border's: half of what Q promises above the quantile is doubted; nothing below it is."""
-    border = 1.0
-    surprises = jnp.array([0.5, 1.0, 1.0 + np.log(4.0), 1.0 + np.log(4.0), 500.0])
-    q, low = jnp.array([10.0, 10.0, 10.0, 2.0, 10.0]), jnp.array([4.0, 4.0, 4.0, 4.0, 4.0])
-    uncertainty = jnp.exp(0.5 * jnp.minimum(surprises, qdq.LARGEST_SURPRISE))
-    lower, risky = qdq.pessimistic_value(q, uncertainty, jnp.exp(0.5 * jnp.asarray(border)), SUPPORT, low=low)
-    np.testing.assert_allclose(lower, [10.0, 10.0, 7.0, 2.0, 4.0], rtol=1e-5)
-    np.testing.assert_array_equal(risky, [0, 0, 1, 1, 1])
-
-
-@given(finite, finite, st.floats(-50.0, 300.0), st.floats(-5.0, 50.0))
-@settings(max_examples=200, deadline=None)
-def test_the_fallback_never_exceeds_q_nor_leaves_the_quantile(
-    q: float, low: float, surprise: float, border: float
-) -> None:
-    uncertainty = jnp.exp(0.5 * jnp.minimum(jnp.array([surprise]), qdq.LARGEST_SURPRISE))
-    edge = jnp.exp(0.5 * jnp.asarray(border))
-    lower, _ = qdq.pessimistic_value(jnp.array([q]), uncertainty, edge, SUPPORT, low=jnp.array([low]))
-    slack = 1e-4 * (abs(q) + abs(low)) + 1e-6
-    assert min(q, low) - slack <= float(lower[0]) <= q + slack
-
-
-def test_recorded_values_are_penalised_where_nobody_vouches() -> None:
+def test_surprising_recorded_actions_are_penalised_where_that_is_asked() -> None:
+    """penalty=signed with the border of held-out actions instead of a quantile of the batch."""
+    config = dataclasses.replace(SUPPORT, penalty="signed", beta=0.9)
     rows = batch([0.0] * 2, [0.0] * 2)._replace(actions=jnp.array([[0.0], [0.3]]))
-    quantile = jnp.array([6.0, 6.0]) / 1.6448536  # times -1.64, the normal quantile at 5 %, is -6
     border = float(np.log(0.1)) + 1.0
-    models: Any = {"distribution": Spread(quantile), "behaviour": Vouching(), "surprise_border": border}
+    models: Any = {"behaviour": Vouching(), "surprise_border": border}
     problem = Problem(2, 1, 10, 0.0, 1.0, **models)
-    state = state_with(jnp.array([[10.0], [20.0]]), SUPPORT, problem)
-    value, metrics = qdq.recorded_value(state, SUPPORT, problem, rows, jax.random.key(0))
-    weight = np.exp(-0.5 * (4.5 - 1.0))  # at the second row the distance is 4.5
-    np.testing.assert_allclose(value, [10.0, 0.25 * 10 + 0.75 * (10 - (1 - weight) * 16.0)], rtol=1e-4)
+    state = state_with(jnp.array([[10.0], [20.0]]), config, problem)
+    value, metrics = qdq.recorded_value(state, config, problem, rows, jax.random.key(0))
+    weight = 0.9 * np.exp(-0.5 * (4.5 - 1.0))  # at the second row the distance is 4.5, the border at 1
+    np.testing.assert_allclose(value, [0.25 * 10 + 0.75 * 9, 0.25 * 10 + 0.75 * weight * 10], rtol=1e-4)
     assert float(metrics["surprise"]) == pytest.approx(np.log(0.1) + 2.25, rel=1e-4)
 
 

@@ -28,8 +28,11 @@ def _judges(name: str, settings: Any) -> bool:
 
 
 def uses_distribution(name: str, settings: Any) -> bool:
-    """Whether a run learns a Q distribution: not without a penalty, nor with a control that replaces H."""
-    return _judges(name, settings) and (settings.uncertainty == "q_distribution" or settings.penalty == "quantile")
+    """Whether a run learns a Q distribution: for its risk signal, or to be asked what may follow; not for a control."""
+    if not _judges(name, settings):
+        return False
+    asked = settings.uncertainty == "behaviour" and settings.objective == "support"
+    return asked or settings.uncertainty == "q_distribution"
 
 
 def uses_behaviour(name: str, settings: Any) -> bool:

@@ -12,9 +12,7 @@ Our default asks the same three questions of signals that can answer them (docs/
 
     U          = actions whose surprise -log p(a | s), under a model of the recorded actions, exceeds a border that 95 %
                  of recorded actions of unseen episodes stay below                                      uncertainty=behaviour
-    Q_L        = Q - (1 - w) * max(Q - f, 0),  w = sqrt(p / p_border) on U, 1 elsewhere, f a low quantile of the
-                 Q distribution at (s, a)                                                               penalty=quantile
-    V          : |expectile - 1[u < 0]| * u^2,   u = alpha * Q(s, a) + (1 - alpha) * Q_L(s, a) - V(s)
+    V          : |expectile - 1[u < 0]| * u^2,   u = Q(s, a) - V(s), penalised as above where penalty is not none
     y          = r + discount * (1 - terminal) * V(s')                                                  bootstrap=recorded
     policy     : -Q(s, pi(s)) / std of Q(s, a) - Q(s, pi(s)) + risk_weight * distance(s, pi(s))          objective=support
 
@@ -34,7 +32,6 @@ import jax.numpy as jnp
 import optax
 from jax import Array
 from jax.typing import ArrayLike
-from scipy.special import ndtri
 
 from qdq.algorithms.problem import Problem
 from qdq.controls import Signal, stand_in
@@ -47,7 +44,7 @@ from qdq.uncertainty import mean_and_std, threshold
 
 LARGEST_SURPRISE = 80.0  # far beyond any border, and its exponential is still a number
 Goal = tuple[Array, Array, MLP, optax.OptState]  # of the critics, its weight, and V with its optimiser
-Penalty = Literal["signed", "paper", "release_antmaze", "release_umaze_diverse", "quantile", "discount", "none"]
+Penalty = Literal["signed", "paper", "release_antmaze", "release_umaze_diverse", "discount", "none"]
 
 
 @dataclass(frozen=True)
@@ -59,11 +56,9 @@ class Config:
     entropy_weight: float = setting(1.0, "weight of log pi(a_data) in the policy loss (gamma in Eq. 9)", PAPER_TABLE_4)
     penalty: Penalty = setting(
         "signed",
-        "form of Q_L: signed is pessimistic for Q of either sign; paper is Eq. 8 as printed; quantile falls back on a low "
-        "quantile of the Q distribution where nobody vouches for the action; discount multiplies any Q by alpha + (1 - alpha) "
-        "* beta",
+        "form of Q_L: signed is pessimistic for Q of either sign; paper is Eq. 8 as printed; discount multiplies any Q by "
+        "alpha + (1 - alpha) * beta",
     )
-    fallback_level: float = setting(0.05, "penalty=quantile: level of the quantile that a risky action falls back on")
     uncertainty: Signal = setting(
         "q_distribution",
         "what tells risky actions: H, or the surprise under a model of recorded actions; the others are controls",
@@ -174,14 +169,9 @@ def optimism_limit(alpha: float, discount: float) -> float:
 
 
 def pessimistic_value(
-    q: Array,
-    uncertainty: Array,
-    border: Array,
-    config: Config,
-    penalty: Penalty | None = None,
-    low: Array | None = None,
+    q: Array, uncertainty: Array, border: Array, config: Config, penalty: Penalty | None = None
 ) -> tuple[Array, Array]:
-    """Q_L of Eq. 8, and the risk set U as 0 or 1; `low` is what penalty=quantile falls back on."""
+    """Q_L of Eq. 8, and the risk set U as 0 or 1."""
     penalty = penalty or config.penalty
     risky = uncertainty > border
     safe = jnp.where(jnp.isfinite(uncertainty) & (uncertainty > 0), uncertainty, jnp.inf)  # never divides by zero
@@ -189,10 +179,6 @@ def pessimistic_value(
         weight = jnp.where(risky, config.beta * jnp.minimum(border / safe, 1.0), config.beta)
         kappa = jnp.where(q >= 0, 1.0, optimism_limit(config.alpha, config.discount))
         lower = q - kappa * (1.0 - weight) * jnp.abs(q)
-    elif penalty == "quantile":
-        assert low is not None, "there is no quantile to fall back on"
-        weight = jnp.where(risky, jnp.minimum(border / safe, 1.0), 1.0)
-        lower = q - (1.0 - weight) * jnp.maximum(q - low, 0.0)
     elif penalty == "paper":
         lower = q * jnp.where(risky, 1.0 / safe, config.beta)
     elif penalty == "release_antmaze":
@@ -239,11 +225,7 @@ def uncertainty_aware(
         return (config.alpha + (1.0 - config.alpha) * config.beta) * q, {}
     uncertainty = judge(both, observations, actions, config, problem, key)
     border = border_of(uncertainty, config, problem)
-    low = None
-    if config.penalty == "quantile":
-        assert problem.distribution is not None, "a quantile to fall back on needs a Q distribution"
-        low = problem.distribution.values(observations, actions, jnp.full(q.shape, ndtri(config.fallback_level)))
-    lower, risky = pessimistic_value(q, uncertainty, border, config, low=low)
+    lower, risky = pessimistic_value(q, uncertainty, border, config)
     value = config.alpha * q + (1.0 - config.alpha) * lower
     if config.uncertainty == "behaviour":
         return value, {"surprise": jnp.mean(2.0 * jnp.log(uncertainty))}

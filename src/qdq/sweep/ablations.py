@@ -41,7 +41,7 @@ ABLATIONS: dict[str, Changes] = {
         "ensemble": ("algorithm.uncertainty=ensemble",),
         "nearest": ("algorithm.uncertainty=nearest",),
         "teacher": ("algorithm.uncertainty=q_distribution", "q_distribution.learner=teacher"),
-        "no penalty": ("algorithm.penalty=none",),
+        "no penalty": ("algorithm.penalty=none", "algorithm.risk_weight=0"),
         "matched discount": ("algorithm.penalty=discount",),
     },
     "quadrature": {
