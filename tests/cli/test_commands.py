@@ -164,8 +164,8 @@ def test_train_evaluate_uncertainty_resume(probe: Path, tmp_path: Path) -> None:
 
     assert "exists already" in sentence(qdq(*arguments, cwd=tmp_path, expect=2))
     assert "seed 0: finished before" in qdq(*arguments, "--resume", cwd=tmp_path).stdout
-    other = sentence(qdq(*arguments, "--resume", "--set", "algorithm.alpha=0.75", cwd=tmp_path, expect=2))
-    assert "algorithm.alpha was 0.5, is now 0.75" in other
+    other = sentence(qdq(*arguments, "--resume", "--set", "algorithm.alpha=0.5", cwd=tmp_path, expect=2))
+    assert "algorithm.alpha was 0.99, is now 0.5" in other
     assert "names no environment" in sentence(qdq("evaluate", folder, cwd=tmp_path, expect=2))
 
     found = qdq("stage", "quantile", probe, *TINY, cwd=tmp_path).stdout
@@ -200,7 +200,7 @@ def test_train_evaluate_uncertainty_resume(probe: Path, tmp_path: Path) -> None:
     assert plain["uncertainty"] == answer["uncertainty"]
     assert plain["risky"] == [value > plain["border"] for value in plain["uncertainty"]]
     (tmp_path / "behaviour").rename(folder / "behaviour")
-    (folder / "q_distribution").rename(tmp_path / "q_distribution")  # as a run without a penalty
+    (folder / "q_distribution").rename(tmp_path / "q_distribution")  # as a run that asks nothing of one
     alone = json.loads(qdq(*asked, "--format", "json", cwd=tmp_path).stdout)
     assert set(alone) == {"border", "signal", "surprise", "risky"}
     np.savez(questions, observations=np.zeros((5, 3)), actions=np.zeros((5, 1)))

@@ -78,7 +78,7 @@ def _make_runs(out: Path) -> None:
     fit("hostile", probe_dataset(0.3, name=HOSTILE), "bc", [0])
     _split(out / "qdq", out / "qdq-more", 2)
     # Copies of real runs under other settings: training them again would only compile for another minute.
-    _copy(out / "qdq", out / "qdq-alpha", '"alpha": 0.5', '"alpha": 0.9')
+    _copy(out / "qdq", out / "qdq-alpha", '"alpha": 0.99', '"alpha": 0.9')
     stopped = out / "nested" / "stopped"  # its second seed was stopped half-way
     _copy(out / "bc", stopped, '"batch_size": 64', '"batch_size": 32')
     (stopped / "result.json").unlink()

@@ -156,7 +156,7 @@ def test_figures_from_runs(evidence: Evidence) -> None:
     }
     assert [panel.title for panel in made["learning-curves"].panels] == ["hopper-medium"]
     names = [series.name for series in made["ablation-alpha"].panels[0].series]
-    assert names == ["alpha = 0.5 (3 seeds)", "alpha = 0.9 (2 seeds)"]
+    assert names == ["alpha = 0.9 (2 seeds)", "alpha = 0.99 (3 seeds)"]
     assert len(made["training"].panels) == 3 * 2  # of two methods
     assert len(made["uncertainty"].panels) == 2 * 2
     for name in ("ablation-beta", "ablation-entropy", "penalty"):

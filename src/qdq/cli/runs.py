@@ -226,7 +226,7 @@ def uncertainty(
             raise DataError(f"{input} has no array {name!r}; it needs observations and actions, one row each.")
     rows = arrays["observations"], arrays["actions"]
     quantile = 0.95 if quantile is None else quantile
-    # A model of the recorded actions may stand alone: without a penalty no Q distribution is learned.
+    # A model of the recorded actions may stand alone: not every run with one learns a Q distribution.
     spread = opened.uncertainty(*rows) if opened.knows_returns or not watched else None
     surprise = opened.surprise(*rows) if watched else None
     border = opened.surprise_border if watched else opened.uncertainty_border(quantile)
