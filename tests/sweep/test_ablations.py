@@ -58,7 +58,7 @@ def test_controls_that_need_more_than_a_batch_run(change: str, tmp_path: Path) -
     run = qdq.train(probe_dataset(0.3, episodes=100), "qdq", **options)
     last = (run.path / "seed_0" / "metrics.csv").read_text().splitlines()
     row = dict(zip(last[0].split(","), map(float, last[-1].split(",")), strict=True))
-    assert row["uncertainty"] > 0.0
+    assert row["policy_distance"] > 0.0
     assert 0.0 <= row["risk_share"] <= 1.0
     assert not run.watches_actions
     if change == "teacher":
