@@ -44,7 +44,7 @@ def test_one_q_distribution_serves_all_seeds(tmp_path: Path) -> None:
     ("overrides", "distributions"),
     [
         (("algorithm.alpha=0.5",), 1),  # of the actor-critic alone
-        (("algorithm.penalty=none",), 1),  # uses none at all, but the plain runs do
+        (("algorithm.uncertainty=random",), 1),  # uses none at all, but the plain runs do
         (("quantile.steps=400",), 2),
         (("q_dataset.width=50",), 2),
         (("data.reward_shift=1",), 2),
@@ -57,7 +57,7 @@ def test_variants_share_what_does_not_differ(overrides: tuple[str, ...], distrib
     jobs = make_plan(study(tmp_path, PLAIN, other, seeds=(0,)), [HOPPER])
     assert len(learning(jobs)) == distributions
     changed = next(job for job in jobs if job.method == "qdq other")
-    assert (changed.needs is None) == (overrides == ("algorithm.penalty=none",))
+    assert (changed.needs is None) == (overrides == ("algorithm.uncertainty=random",))
 
 
 def test_folders_are_named_by_what_decides_their_content(tmp_path: Path) -> None:
