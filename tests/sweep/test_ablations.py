@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 import qdq
+from qdq import presets
 from qdq.data.npz import write_npz
 from qdq.errors import UsageError
 from qdq.sweep.ablations import ABLATIONS, DATASETS, variants
@@ -36,6 +37,15 @@ def test_every_variant_differs_from_every_other(over: str, preset: str) -> None:
             "qdq matched discount",
         }  # asked what may follow
         assert waiting == {"qdq H", "qdq H shuffled", "qdq teacher"} | (own if preset == "fast" else set())
+
+
+@pytest.mark.parametrize(("preset", "penalty"), [("fast", "signed"), ("paper", "paper"), ("release", "paper")])
+@pytest.mark.parametrize("over", ["alpha", "beta", "entropy", "quadrature"])
+def test_what_is_varied_takes_part_in_training(over: str, preset: str, penalty: str) -> None:
+    for variant in variants(over, preset, None, ()):
+        config, _ = presets.build("qdq", variant.preset, "hopper-medium", variant.overrides, variant.steps)
+        assert config.algorithm.penalty == penalty  # without one alpha, beta and H change nothing
+        assert config.algorithm.uncertainty == "q_distribution"
 
 
 def test_an_unknown_ablation_is_named() -> None:

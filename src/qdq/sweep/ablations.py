@@ -14,13 +14,15 @@ def _values(key: str, symbol: str, values: tuple[float, ...], *others: str) -> C
 
 
 def _nodes(nodes: int) -> tuple[str, ...]:
-    return (f"uncertainty.nodes={nodes}", "uncertainty.agreement=1")
+    return (f"uncertainty.nodes={nodes}", "uncertainty.agreement=1", *PAPERS_H)
 
 
-PAPERS_H = ("algorithm.uncertainty=q_distribution", "algorithm.penalty=signed")
+# `fast` asks H nothing and has no penalty, so without these its runs would not differ; `paper` and `release` have a penalty.
+PENALTY = "algorithm.penalty=signed"
+PAPERS_H = ("algorithm.uncertainty=q_distribution", PENALTY)
 
 ABLATIONS: dict[str, Changes] = {
-    "alpha": _values("alpha", "alpha", (0.9, 0.95, 0.99, 0.995)),
+    "alpha": _values("alpha", "alpha", (0.9, 0.95, 0.99, 0.995), *PAPERS_H),
     "beta": _values("beta", "beta", (0.7, 0.8, 0.9, 0.99), *PAPERS_H),  # a border within the batch: only H has one
     # Only Eq. 9 has the term; it needs the policy's own next action and the paper's H.
     "entropy": _values(
@@ -49,7 +51,7 @@ ABLATIONS: dict[str, Changes] = {
         "4 nodes": _nodes(4),
         "8 nodes": _nodes(8),
         "16 nodes": _nodes(16),
-        "50 samples": ("uncertainty.rule=monte_carlo", "uncertainty.samples=50"),
+        "50 samples": ("uncertainty.rule=monte_carlo", "uncertainty.samples=50", *PAPERS_H),
     },
 }
 
@@ -58,4 +60,8 @@ def variants(over: str, preset: str, steps: int | None, overrides: tuple[str, ..
     """The runs that are compared."""
     if over not in ABLATIONS:
         raise UsageError(f"There is no ablation over {over!r}; {suggest(over, list(ABLATIONS))}")
-    return [Variant(name, ("qdq",), preset, steps, (*overrides, *changes)) for name, changes in ABLATIONS[over].items()]
+    own = {PENALTY} if preset.split("/")[0] in ("paper", "release") else set()
+    return [
+        Variant(name, ("qdq",), preset, steps, (*overrides, *(change for change in changes if change not in own)))
+        for name, changes in ABLATIONS[over].items()
+    ]
