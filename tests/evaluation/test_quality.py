@@ -301,7 +301,9 @@ def test_beta_from_what_a_run_saved(folder: Path, tmp_path: Path) -> None:
     found = json.loads(command("suggest-beta", "one", "--json", cwd=tmp_path).stdout)
     assert found["beta"] == 0.8
     assert found["auroc"] == pytest.approx(1 - 0.5 * 0.8 / 0.95, abs=0.01)  # of two uniform distributions
-    assert "algorithm.beta=0.8" in command("suggest-beta", "one", cwd=tmp_path).stdout
+    shown = command("suggest-beta", "one", cwd=tmp_path).stdout
+    assert "algorithm.beta=0.8" in shown
+    assert "beta changes nothing in it" in shown  # the run goes by the surprise
     assert "not a run folder" in sentence(command("suggest-beta", "nowhere", cwd=tmp_path, expect=3))
 
 

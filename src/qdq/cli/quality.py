@@ -206,6 +206,18 @@ def suggest_beta(
         )
     elif quantile < measures.BETAS[0]:
         print("The check itself gives less; beta also weighs every value off the risk set, so it stops there.")
+    if _settings(run).get("uncertainty") == "behaviour":
+        print("This run tells risky actions by their surprise, so that beta changes nothing in it; it is for H.")
+
+
+def _settings(run: Path) -> dict[str, Any]:
+    """The algorithm's settings in a run folder, or none where they cannot be read."""
+    from qdq import storage
+
+    path = run / "config.json"
+    content = storage.read_json(path) if path.exists() else None
+    found = content.get("algorithm") if isinstance(content, dict) else None
+    return found if isinstance(found, dict) else {}
 
 
 def _saved_uncertainty(run: Path) -> tuple[Any, Any]:
