@@ -12,7 +12,7 @@ from qdq.training.compilation import VECTOR_WIDTH, use_wide_vectors
     ("processor", "before", "after"),
     [
         ("flags : fpu avx2 avx512f avx512bw", "", f"{VECTOR_WIDTH}=512"),
-        ("flags : fpu avx2 avx512f", "--xla_dump_to=x", f"--xla_dump_to=x {VECTOR_WIDTH}=512"),
+        ("flags : fpu avx2 avx512f", "--xla_dump_to=x", f"{VECTOR_WIDTH}=512 --xla_dump_to=x"),
         ("flags : fpu avx2 avx512f", f"{VECTOR_WIDTH}=128", f"{VECTOR_WIDTH}=128"),
         ("flags : fpu avx2", "--xla_dump_to=x", "--xla_dump_to=x"),
         (None, "", ""),

@@ -30,7 +30,7 @@ def use_wide_vectors(description: Path) -> None:
     """
     flags = os.environ.get("XLA_FLAGS", "")
     if VECTOR_WIDTH not in flags and description.exists() and "avx512f" in description.read_text(errors="replace"):
-        os.environ["XLA_FLAGS"] = f"{flags} {VECTOR_WIDTH}=512".strip()
+        os.environ["XLA_FLAGS"] = f"{VECTOR_WIDTH}=512 {flags}".strip()  # first: words without dashes end the reading
 
 
 def join_others() -> None:
