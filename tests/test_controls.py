@@ -61,6 +61,15 @@ def test_ensemble_is_the_disagreement_of_the_critics() -> None:
     np.testing.assert_allclose(aware("ensemble"), by_hand(np.std(CRITICS, axis=0)), rtol=1e-5)
 
 
+def test_critics_that_agree_have_a_gradient() -> None:
+    same = jnp.ones((2, ROWS))
+
+    def disagreement(q: jax.Array) -> jax.Array:
+        return jnp.sum(controls.stand_in("ensemble", q, OBSERVATIONS, ACTIONS, None, jax.random.key(0)))
+
+    assert np.isfinite(jax.grad(disagreement)(same)).all()
+
+
 def test_random_is_new_with_every_key_and_knows_nothing() -> None:
     h = np.exp(np.asarray(jax.random.normal(jax.random.key(0), (ROWS,))))
     np.testing.assert_allclose(aware("random"), by_hand(h), rtol=1e-5)
