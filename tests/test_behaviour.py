@@ -107,9 +107,30 @@ def test_both_ways_are_learned_and_the_middle_is_surprising() -> None:
 def test_the_border_keeps_its_promise_for_exchangeable_numbers(count: int, share: float, seed: int) -> None:
     """Of count + 1 distinct numbers, each as likely to be the new one, at most that share exceeds the others' border."""
     numbers = np.random.default_rng(seed).permutation(count + 1).astype(float)
-    exceed = sum(numbers[i] > behaviour.conformal_border(np.delete(numbers, i), share) for i in range(count + 1))
+    each = np.arange(count)
+    exceed = sum(numbers[i] > behaviour.conformal_border(np.delete(numbers, i), each, share) for i in range(count + 1))
     if (count + 1) * share >= 1.0:  # with fewer no finite border can promise it
         assert exceed <= share * (count + 1) + 1e-9
+
+
+def test_the_border_keeps_its_promise_where_episodes_differ() -> None:
+    """40 episodes that differ as much as actions within them: one border of six flags too many of all episodes, because so
+    few episodes tell little of their own spread; the plain quantile, which takes actions for independent, flags too many
+    in more than half of all cases."""
+    too_many = {"ours": 0, "plain": 0}
+    for seed in range(200):
+        random = np.random.default_rng(seed)
+        levels = random.normal(size=40)  # new episodes: N(0, 1) for the level, N(0, 1) within, so N(0, 2) in all
+        surprises = np.repeat(levels, 50) + random.normal(size=2000)
+        borders = {
+            "ours": behaviour.conformal_border(surprises, np.repeat(np.arange(40), 50), 0.05),
+            "plain": float(np.sort(surprises)[int(np.ceil(2001 * 0.95)) - 1]),
+        }
+        for name, border in borders.items():
+            too_many[name] += bool(stats.norm.sf(border, scale=np.sqrt(2.0)) > 0.05)
+    assert too_many["plain"] > 100
+    assert too_many["ours"] < 45
+    assert behaviour.conformal_border(np.arange(100.0), np.zeros(100), 0.05) == 95.0  # one episode: no margin to be had
 
 
 def test_few_episodes_are_not_split() -> None:

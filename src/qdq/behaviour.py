@@ -2,7 +2,8 @@
 
     p(a | s)        a mixture of Gaussians squashed by tanh into the action range
     surprise(s, a)  -log p(a | s): an action that nobody took at such states is surprising
-    U               the actions whose surprise exceeds a border that 95 % of recorded actions of unseen episodes stay below
+    U               the actions whose surprise exceeds a border that at least 95 % of recorded actions of unseen episodes
+                    stay below
 
 The spread of the Q distribution says how much returns vary from a state; it hardly sees the action, because one action
 barely moves a return of 200 steps. This model sees the action and nothing else, so the two answer different questions:
@@ -28,6 +29,7 @@ from qdq.training.optimiser import descend, learning_rate, start
 LARGEST_ACTION = 1.0 - 1e-6  # tanh in float32 reaches 1, whose inverse is infinite
 LOG_STD_MIN, LOG_STD_MAX = -4.0, 2.0  # before the squashing
 FEWEST_EPISODES = 20  # with fewer none is held out
+MARGIN = 1.645  # standard errors: the promise of the border holds with a confidence of 95 %
 
 
 @dataclass(frozen=True)
@@ -129,11 +131,24 @@ def held_out_episodes(episodes: int, config: Config) -> np.ndarray:
     return flags
 
 
-def conformal_border(surprises: np.ndarray, false_alarms: float) -> float:
-    """The smallest recorded surprise that a new one exceeds with at most the given probability (split conformal).
+def conformal_border(surprises: np.ndarray, episodes: np.ndarray, false_alarms: float) -> float:
+    """The smallest recorded surprise that new episodes exceed with at most the given share (split conformal, with a margin).
 
-    That holds on average over exchangeable draws; actions of one episode are not quite that.
+    Split conformal would promise it on average, for exchangeable draws. Actions of one episode resemble each other, so the
+    share flagged here may be lower than among new episodes by chance: the border is raised until that share, and
+    `MARGIN` of its standard errors between episodes on top, stay below what was promised.
     """
     ordered = np.sort(np.asarray(surprises, np.float64))
-    rank = math.ceil((len(ordered) + 1) * (1.0 - false_alarms))
-    return float(ordered[min(rank, len(ordered)) - 1])
+    _, member, sizes = np.unique(episodes, return_inverse=True, return_counts=True)
+
+    def too_many(rank: int) -> bool:
+        flagged = np.bincount(member, surprises > ordered[rank], len(sizes))
+        share = flagged.sum() / len(ordered)
+        return share + MARGIN * float(np.sqrt(np.sum(np.square(flagged - share * sizes)))) / len(ordered) > false_alarms
+
+    low = min(math.ceil((len(ordered) + 1) * (1.0 - false_alarms)), len(ordered)) - 1
+    high = len(ordered) - 1  # nothing recorded exceeds the largest
+    while low < high:
+        middle = (low + high) // 2
+        low, high = (middle + 1, high) if too_many(middle) else (low, middle)
+    return float(ordered[low])

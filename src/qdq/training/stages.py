@@ -36,7 +36,7 @@ from qdq.training.hooks import Checkpoints, CsvLog, Guard, Interrupt
 from qdq.training.loop import train
 from qdq.training.versions import versions
 
-FORMAT = 3
+FORMAT = 4
 STAGE_KEYS = {"initialise": 0, "diffusion": 1, "consistency": 2, "quantile": 3, "behaviour": 4}
 CALIBRATION_ROWS = 20_000  # held-out actions that set the border of the risk set
 
@@ -266,12 +266,12 @@ def learn_behaviour(prepared: Prepared, source_hash: str, config: Config, displa
     """The model of the recorded actions, and the border of the risk set from episodes that it has not seen."""
     sizes = prepared.dataset.observation_size, prepared.dataset.action_size
     start = jax.jit(lambda key: BehaviourModel(*sizes, config.behaviour, key))(_key("initialise"))
-    data, unseen = _split_transitions(prepared, config.behaviour)
+    data, unseen, episodes = _split_transitions(prepared, config.behaviour)
 
     def border(network: BehaviourModel) -> dict[str, Any]:
         surprises = np.asarray(surprise_of(network, unseen.observations, unseen.actions))
         return {
-            "surprise_border": behaviour.conformal_border(surprises, config.behaviour.false_alarms),
+            "surprise_border": behaviour.conformal_border(surprises, episodes, config.behaviour.false_alarms),
             "recorded_surprise_percentiles": np.percentile(surprises.astype(np.float64), np.arange(101)).tolist(),
             "calibrated_on_held_out_episodes": isinstance(data, SomeTransitions),
         }
@@ -287,20 +287,21 @@ def surprise_of(network: BehaviourModel, observations: jax.Array, actions: jax.A
     return network.surprise(observations, actions)
 
 
-def _split_transitions(prepared: Prepared, config: behaviour.Config) -> tuple[Any, LoggedTransitions]:
-    """What the model of recorded actions learns from, and the actions that set its border.
+def _split_transitions(prepared: Prepared, config: behaviour.Config) -> tuple[Any, LoggedTransitions, np.ndarray]:
+    """What the model of recorded actions learns from, and the actions that set its border with the episode of each.
 
     Streamed data, and a handful of episodes, are not split: then the border is that of the actions learned from.
     """
-    flags = behaviour.held_out_episodes(prepared.dataset.episodes, config)
-    if not isinstance(prepared.transitions, TransitionData) or not flags.any():
-        count = min(CALIBRATION_ROWS, prepared.dataset.transitions)
-        return prepared.transitions, _spread_out(prepared, count)
-    held = np.repeat(flags, prepared.dataset.lengths)
-    index = np.flatnonzero(held)
-    index = index[np.linspace(0, len(index) - 1, min(CALIBRATION_ROWS, len(index))).astype(int)]
-    learned = SomeTransitions(prepared.transitions, jnp.asarray(np.flatnonzero(~held), jnp.int32))
-    return learned, prepared.transitions.at(jnp.asarray(index, jnp.int32))
+    dataset = prepared.dataset
+    flags = behaviour.held_out_episodes(dataset.episodes, config)
+    learned, candidates = prepared.transitions, np.arange(dataset.transitions)
+    if isinstance(prepared.transitions, TransitionData) and flags.any():
+        held = np.repeat(flags, dataset.lengths)
+        learned = SomeTransitions(prepared.transitions, jnp.asarray(np.flatnonzero(~held), jnp.int32))
+        candidates = np.flatnonzero(held)
+    index = candidates[np.linspace(0, len(candidates) - 1, min(CALIBRATION_ROWS, len(candidates))).astype(int)]
+    episodes = np.searchsorted(np.cumsum(dataset.lengths), index, side="right")
+    return learned, prepared.transitions.at(jnp.asarray(index, jnp.int32)), episodes
 
 
 def load_behaviour(model: Path, config: Config, observation_size: int, action_size: int) -> BehaviourModel:
