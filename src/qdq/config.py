@@ -38,6 +38,10 @@ class TrainingConfig:
     average_rate: float = setting(
         0.0, "moving-average rate of the policy that is evaluated, per update; 0 evaluates the policy itself"
     )
+    state_noise: float = setting(
+        0.0,
+        "standard deviation of noise on the states that are learned from, as the networks see them; against memorising",
+    )
 
 
 @dataclass(frozen=True)
@@ -226,6 +230,7 @@ SHARES = (
     "algorithm.extraction_share",
     "algorithm.target_rate",
     "training.average_rate",
+    "training.state_noise",
     "consistency.target_rate",
     "quantile.average_share",
 )

@@ -129,7 +129,7 @@ FAST_QDQ: Values = {
     "quantile.calibration_share": (0.1, "ours: docs/research.md; intervals that hold for new episodes"),
     "uncertainty.nodes": (4, "ours: speed; H only orders actions here"),
     "uncertainty.agreement": (0.1, "ours: speed; H only orders actions here"),
-    "algorithm.uncertainty": ("behaviour", "ours: docs/method.md; H hardly sees the action"),
+    "algorithm.uncertainty": ("behaviour", "ours: docs/default.md; H hardly sees the action"),
     "algorithm.penalty": ("none", "ours: docs/research.md; targets that ask about recorded actions alone need none"),
     "algorithm.bootstrap": ("recorded", "ours: docs/research.md; asks nothing about actions that nobody took"),
     "algorithm.objective": ("support", "ours: docs/research.md"),
@@ -145,6 +145,7 @@ FAST_QDQ: Values = {
     "algorithm.policy_hidden": ((256, 256), "ours: speed"),
     "algorithm.critic_hidden": ((256, 256), "ours: speed"),
     "training.average_rate": (0.002, "ours: scores of single weights swing between evaluations"),
+    "training.state_noise": (0.1, "ours: docs/research.md; against memorising"),
 }
 
 PRESETS: dict[str, Preset] = {

@@ -8,7 +8,7 @@
     policy     : -q * Q(s, pi(s)) - entropy_weight * log pi(a | s)                                      Eq. 9
                  or -exp(temperature * advantage) * log pi(a | s)                                       AWR
 
-Our default asks the same three questions of signals that can answer them (docs/method.md has the evidence):
+Our default asks the same three questions of signals that can answer them (docs/default.md has the evidence):
 
     U          = actions whose surprise -log p(a | s), under a model of the recorded actions, exceeds a border that 95 %
                  of recorded actions of unseen episodes stay below                                      uncertainty=behaviour

@@ -28,7 +28,8 @@ from qdq.training.deployed import deploy
 from qdq.training.display import Display
 from qdq.training.hooks import Checkpoints, CsvLog, Guard, Interrupt, JsonLines, Metrics, TensorBoardLog
 from qdq.training.layout import anywhere, choose, leading, meet
-from qdq.training.loop import train
+from qdq.training.loop import Step, train
+from qdq.training.noise import with_state_noise
 
 INITIALISE, TRAIN = 10, 11  # random roles of a seed
 POLICIES = "policies"  # the folder of those that are kept along the way
@@ -97,6 +98,12 @@ class Seed:
         key = jax.random.fold_in(jax.random.key(self.number), INITIALISE)
         config, problem = self.shared.config.algorithm, self.shared.problem
         return jax.jit(lambda key: self.algorithm.init(config, problem, key))(key)
+
+    def steps(self) -> tuple[Step, ...]:
+        """The cycle of training steps."""
+        config = self.shared.config
+        cycle = self.algorithm.steps(config.algorithm, self.shared.problem)
+        return with_state_noise(cycle, config.training.state_noise)
 
     def restore(self, initial: Any, step: int | None = None) -> tuple[int, Any]:
         """Go back to the newest checkpoint, or to that of `step`; returns the step and the state."""
@@ -252,7 +259,7 @@ def _train_alone(seed: Seed) -> None:
         seed.catch_up(first, lambda: state, lambda: interrupt.requested)
         interrupt(first, state, {})
         state = train(
-            seed.algorithm.steps(shared.config.algorithm, shared.problem),
+            seed.steps(),
             state,
             data,
             key=seed.key,
@@ -326,7 +333,7 @@ def _train_together(seeds: list[Seed], first: int) -> None:
         interrupt.requested = anywhere(interrupt.requested)
         interrupt(first, stacked, {})
         stacked = train(
-            seeds[0].algorithm.steps(shared.config.algorithm, shared.problem),
+            seeds[0].steps(),
             stacked,
             layout.replicate(shared.prepared.transitions),
             key=layout.place([jax.random.key_data(seed.key) for seed in seeds]),
