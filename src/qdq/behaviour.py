@@ -29,7 +29,7 @@ from qdq.training.optimiser import descend, learning_rate, start
 LARGEST_ACTION = 1.0 - 1e-6  # tanh in float32 reaches 1, whose inverse is infinite
 LOG_STD_MIN, LOG_STD_MAX = -4.0, 2.0  # before the squashing
 FEWEST_EPISODES = 20  # with fewer none is held out
-MARGIN = 1.645  # standard errors: the promise of the border holds with a confidence of 95 %
+MARGIN = 1.645  # standard errors: a confidence of 95 % with many episodes, less with few
 
 
 @dataclass(frozen=True)

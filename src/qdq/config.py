@@ -40,7 +40,7 @@ class TrainingConfig:
     )
     state_noise: float = setting(
         0.0,
-        "standard deviation of noise on the states that are learned from, as the networks see them; against memorising",
+        "standard deviation of noise on the states that are learned from, as the networks see them",
     )
 
 

@@ -1,4 +1,4 @@
-"""Noise on the states that are learned from, for any algorithm: without it critics and policy memorise the log.
+"""Noise on the states that are learned from, for any algorithm (what it did to scores: docs/research.md).
 
 A step sees its states before and after with the same noise, so that the step itself stays what it was.
 """
