@@ -1,6 +1,7 @@
 """The quality of the uncertainty of a small real run: measured, printed, reported; and H beside the critic's true error."""
 
 import copy
+import dataclasses
 import json
 import shutil
 from collections.abc import Callable, Iterator
@@ -143,7 +144,8 @@ def view_of(model: Any, border: float = 0.3) -> quality.View:
     nothing: Any = None
     empty = np.zeros((0, 1))
     watch = quality.Watch(model, border, True)
-    return quality.View(nothing, watch, prepare(data, config), empty, states, actions, empty, empty, empty, 32)
+    some, all_of_them = (states, actions, empty, empty, empty), (states, actions)
+    return quality.View(nothing, watch, prepare(data, config), empty, *some, *all_of_them, 32)
 
 
 def test_what_is_measured_of_a_known_surprise() -> None:
@@ -159,6 +161,13 @@ def test_what_is_measured_of_a_known_surprise() -> None:
     assert found["auroc"] == {"nearer": 0.0, "mixed": 0.25, "same": 0.5}
     assert found["flagged"] == {"recorded": 0.0, "nearer": 0.0, "mixed": 0.25, "same": 0.0}
     assert found["border"] == 0.3
+    # False alarms are asked of every recorded action, also of those that were not drawn: here one more, far off.
+    more = dataclasses.replace(
+        view,
+        all_observations=np.append(view.observations, s[:1] * [[1, 0]], axis=0),
+        all_actions=np.append(view.actions, [[1.0]], axis=0),
+    )
+    assert quality.measure_surprise(more, view.watch, {}, 0)["flagged"] == {"recorded": 1 / 65}
     # With c = s / 2, |a - c| of a uniform action has the mean (1 + c^2) / 2 and the second moment 1/3 + c^2.
     within = 1 / 3 + 1 / 12 - (1 + 1 / 6 + 1 / 80) / 4
     between = (1 / 80 - 1 / 144) / 4

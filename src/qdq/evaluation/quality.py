@@ -89,6 +89,8 @@ class View:
     window_observations: np.ndarray
     window_actions: np.ndarray
     window_returns: np.ndarray
+    all_observations: np.ndarray  # of every transition of the episodes, for what is cheap enough to ask of all
+    all_actions: np.ndarray
     episodes: int
 
     def inputs(self, observations: np.ndarray, actions: np.ndarray) -> tuple[jax.Array, jax.Array]:
@@ -278,6 +280,8 @@ def _view(
         dataset.observations[dataset.rows_of(starts[windows])],
         scaled[starts[windows]],
         np.asarray(take(asked.windows.values, windows), np.float64),
+        dataset.observations[dataset.rows_of(np.flatnonzero(member))],
+        scaled[member],
         len(episodes),
     )
 
@@ -308,16 +312,16 @@ def _measure(view: View, run: Run, kinds: Actions, seed: int) -> dict[str, Any]:
 
 
 def measure_surprise(view: View, watch: Watch, kinds: Actions, seed: int) -> dict[str, Any]:
-    """What the surprise tells apart, and what it flags; flagged recorded actions are false alarms."""
+    """What the surprise tells apart, and what it flags; of recorded actions, all are asked: those are false alarms."""
     recorded = view.surprise(view.actions)
+    every = view.surprise(view.all_actions, view.all_observations)
     surprises = {name: view.surprise(actions) for name, actions in kinds.items()}
     return {
         "border": watch.border,
         "border_from_unseen": watch.border_from_unseen,
         "auroc": {name: auroc(recorded, surprise) for name, surprise in surprises.items()},
         "flagged": {
-            name: float(np.mean(surprise > watch.border))
-            for name, surprise in {"recorded": recorded, **surprises}.items()
+            name: float(np.mean(surprise > watch.border)) for name, surprise in {"recorded": every, **surprises}.items()
         },
         "action_share": _action_share(view, view.surprise, seed),
     }
