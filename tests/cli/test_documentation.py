@@ -21,6 +21,7 @@ PAGES = sorted(
     page for page in [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")] if page.name not in ("research.md", "CHANGELOG.md")
 )
 INLINE = re.compile(r"`(qdq [^`]+)`")
+INDENTED = re.compile(r"^ {4}(qdq .*(?:\n {8}.*)*)", re.MULTILINE)
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)  # its language, and what it holds
 EXAMPLES = {
     "DATASET...": "hopper-medium",
@@ -47,8 +48,10 @@ def words_of(line: str) -> list[str] | None:
 def commands(page: Path) -> Iterator[list[str]]:
     """Every command of a page: lines of its blocks, and what stands between backticks in its text."""
     text = page.read_text()
-    shell = "\n".join(block for language, block in BLOCK.findall(text) if language in ("", "sh"))
-    for line in [*shell.replace("\\\n", " ").splitlines(), *INLINE.findall(BLOCK.sub("", text))]:
+    shell = "\n".join(block for language, block in BLOCK.findall(text) if language in ("", "sh", "console"))
+    indented = "\n".join(INDENTED.findall(text))
+    lines = f"{shell}\n{indented}".replace("\\\n", " ").splitlines()
+    for line in [*lines, *INLINE.findall(BLOCK.sub("", text))]:
         words = words_of(line)
         if words is not None and not is_name(words):
             yield words
