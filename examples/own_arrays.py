@@ -46,8 +46,6 @@ def main() -> None:
         name="heater",
         resume=True,  # run the script again and it finds its result
         overrides=[
-            "q_dataset.width=12",
-            "q_dataset.stride=1",
             "quantile.steps=2000",
             "behaviour.steps=2000",
             "algorithm.extraction_share=0.5",

@@ -1,9 +1,13 @@
 """Every preset builds, the literal ones hold the published numbers, and bad keys are explained."""
 
+from typing import Any
+
+import numpy as np
 import pytest
 
 from qdq import algorithms, presets
 from qdq import config as configuration
+from qdq.data.episodes import from_arrays
 from qdq.errors import UsageError
 
 
@@ -128,3 +132,19 @@ def test_unknown_names_suggest() -> None:
         presets.build("qdq", "fsat")
     with pytest.raises(UsageError, match="did you mean 'td3-bc'"):
         presets.build("td3bc", "fast")
+
+
+def test_our_presets_fit_windows_to_short_episodes() -> None:
+    """Unless somebody chose a width; what is published stays as it is."""
+    step = np.arange(240)
+    data = from_arrays(step[:, None] * 1.0, np.sin(step)[:, None], np.cos(step), step < 0, step % 24 == 23)
+
+    def width(*arguments: Any) -> tuple[int, str]:
+        config, sources = presets.build_for(data, *arguments)
+        return config.q_dataset.width, sources["q_dataset.width"]
+
+    assert width("qdq", "fast") == (11, presets.FITTED)  # one step of an episode is lost: what followed it is unknown
+    assert width("qdq", "fast", ("q_dataset.width=200",)) == (200, presets.COMMAND_LINE)
+    assert width("qdq", "paper/hopper-medium")[0] == 200
+    long = from_arrays(step[:, None] * 1.0, np.sin(step)[:, None], np.cos(step), step == 239)
+    assert presets.build_for(long, "qdq")[0].q_dataset.width == 200

@@ -109,3 +109,19 @@ def test_constant_returns_name_the_dataset() -> None:
     data = from_arrays(np.zeros((10, 1)), np.zeros((10, 1)), np.zeros(10), np.arange(10) == 9)
     with pytest.raises(DataError, match="'arrays' has the same truncated return"):
         q_dataset.build(data, q_dataset.Config())
+
+
+@given(episodes, st.integers(1, 40), st.integers(0, 1000))
+@settings(max_examples=60, deadline=None)
+def test_a_width_is_kept_where_enough_windows_are_exact(items: list[tuple[int, bool]], width: int, seed: int) -> None:
+    data = make([length for length, _ in items], [terminal for _, terminal in items], seed)
+    exact = np.mean(brute_force(data, width, 0.99)[1])
+    fitting = q_dataset.fitting_width(data, width)
+    assert fitting == (width if exact >= q_dataset.FEWEST_EXACT else min(width, max(2, np.median(data.lengths) // 2)))
+
+
+def test_half_an_episode_fits() -> None:
+    """Episodes of 24 steps that a time limit cuts: thirteen of their windows of 12 steps are exact, of 200 none."""
+    data = make([24] * 10, [False] * 10, 0)
+    assert q_dataset.fitting_width(data, 200) == 12
+    assert q_dataset.collect(data, q_dataset.Config(width=12)).exact_share == pytest.approx(13 / 24)

@@ -65,11 +65,13 @@ def train(
     configure_jax()
     if not seeds:
         raise UsageError("At least one seed is needed.")
-    config, _ = presets.build(algorithm, preset, data.metadata.task, tuple(overrides), steps)
+    config, sources = presets.build_for(data, algorithm, preset, tuple(overrides), steps)
     if name is not None and (Path(name).name != name or "\0" in name):
         raise UsageError(f"A run cannot be called {name!r}; give a plain name, and its folder with --out.")
     folder = Path(out) / (name or f"{storage.slug(data.name)}-{algorithm}-{storage.slug(config.preset)}")
     shown = display or choose()
+    if sources["q_dataset.width"] == presets.FITTED:
+        shown.line(f"windows of {config.q_dataset.width} steps: {presets.FITTED}")
     options: dict[str, Any] = {"memory": budget, "origin": origin, "together": together}
     execute(data, config, list(seeds), folder, resume=resume, display=shown, **options)
     if leading():

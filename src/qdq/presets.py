@@ -9,9 +9,15 @@ from typing import Any
 
 from qdq import config as configuration
 from qdq.config import Config, Sources
+from qdq.data.episodes import Dataset
 from qdq.errors import UsageError, suggest
+from qdq.q_dataset import fitting_width
 
 Values = dict[str, tuple[Any, str]]
+
+OURS = ("fast", "demo")  # may fit a dataset; the others are literal
+COMMAND_LINE = "command line"
+FITTED = "half of the usual episode, because a time limit cuts nearly all windows of the preset's width"
 
 LOCOMOTION = ("halfcheetah", "hopper", "walker2d")
 LEVELS = ("medium", "medium-replay", "medium-expert")
@@ -207,8 +213,21 @@ def build(
         config = configuration.replace(config, key, value)
         sources[key] = source
     if steps is not None:
-        config, sources["training.steps"] = configuration.replace(config, "training.steps", steps), "command line"
+        config, sources["training.steps"] = configuration.replace(config, "training.steps", steps), COMMAND_LINE
     for override in overrides:
         config, key = configuration.apply_override(config, override)
-        sources[key] = "command line"
+        sources[key] = COMMAND_LINE
     return configuration.check(config), sources
+
+
+def build_for(
+    dataset: Dataset, algorithm: str, preset: str = "fast", overrides: tuple[str, ...] = (), steps: int | None = None
+) -> tuple[Config, Sources]:
+    """The configuration of a run on a dataset: for its task and, under our own presets, with windows that its episodes fill."""
+    config, sources = build(algorithm, preset, dataset.metadata.task, overrides, steps)
+    width = fitting_width(dataset, config.q_dataset.width)
+    chosen = sources["q_dataset.width"] == COMMAND_LINE or config.preset not in OURS
+    if width < config.q_dataset.width and not chosen:
+        config = configuration.check(configuration.replace(config, "q_dataset.width", width))
+        sources["q_dataset.width"] = FITTED
+    return config, sources

@@ -22,6 +22,7 @@ from qdq.errors import DataError
 from qdq.settings import PAPER_TABLE_4, setting
 
 RELEASE_WINDOWS_PER_EPISODE = 100
+FEWEST_EXACT = 0.05  # share of the transitions whose window is exact, where something is to be learned from them
 LONGEST_PART = 2**18  # transitions that are looked at together; a longer episode is taken in parts
 
 
@@ -69,6 +70,15 @@ def truncated_returns(dataset: Dataset, width: int, discount: float) -> tuple[np
         span = slice(part.start, part.stop)
         returns[span], exact[span] = _returns(dataset, part, width, discount)
     return returns, exact
+
+
+def fitting_width(dataset: Dataset, width: int) -> int:
+    """`width`, or half of the usual episode where time limits leave hardly a window of that width exact."""
+    cut = dataset.truncations[np.cumsum(dataset.lengths) - 1]
+    exact = dataset.lengths[~cut].sum() + np.maximum(dataset.lengths[cut] - width + 1, 0).sum()
+    if exact >= FEWEST_EXACT * dataset.transitions:
+        return width
+    return min(width, max(2, int(np.median(dataset.lengths)) // 2))
 
 
 def collect(dataset: Dataset, config: Config, store: Store | None = None) -> QDataset:

@@ -126,6 +126,19 @@ def test_bad_data_gets_one_sentence(change: str, text: str, tmp_path: Path) -> N
     assert not (tmp_path / "runs").exists()
 
 
+def test_short_episodes_get_short_windows(tmp_path: Path) -> None:
+    """Episodes of 24 steps, which a time limit cuts: our preset takes windows that fit, and a chosen width is refused."""
+    random, step = np.random.default_rng(0), np.arange(20 * 24)
+    arrays = {"observations": random.normal(size=(len(step), 2)), "actions": random.uniform(-1, 1, (len(step), 1))}
+    arrays |= {"rewards": random.normal(size=len(step)), "terminals": step < 0, "truncations": step % 24 == 23}
+    np.savez(tmp_path / "short.npz", **arrays)  # type: ignore[arg-type]
+    said = sentence(qdq("train", "short.npz", "--set", "q_dataset.width=200", *TINY, cwd=tmp_path, expect=3))
+    assert "such as --set q_dataset.width=11." in said  # the last step of each is dropped: what followed is unknown
+    said = qdq("train", "short.npz", "--steps", "200", *TINY, cwd=tmp_path).stdout
+    assert "windows of 11 steps: half of the usual episode" in said
+    assert json.loads((tmp_path / "runs/short-qdq-fast/config.json").read_text())["q_dataset"]["width"] == 11
+
+
 def test_imitation_needs_no_rewards(tmp_path: Path) -> None:
     np.savez(tmp_path / "plain.npz", **broken("constant"))  # type: ignore[arg-type]
     shown = qdq("train", "plain.npz", "--algorithm", "bc", "--steps", "200", cwd=tmp_path).stdout

@@ -19,7 +19,7 @@ def _prepare(
     from qdq.memory import parse_memory
 
     data = load_dataset(dataset, columns=columns, memory=memory)
-    config, _ = presets.build("qdq", preset, data.metadata.task, overrides)
+    config, _ = presets.build_for(data, "qdq", preset, overrides)
     return data, config, prepare(data, config, None if memory is None else parse_memory(memory))
 
 

@@ -167,8 +167,8 @@ def _computed_columns(dataset: Dataset, config: Config) -> tuple[Dataset, q_data
 def _checked(dataset: Dataset, windows: q_dataset.QDataset, config: Config) -> q_dataset.QDataset:
     if config.algorithm_name in algorithms.USES_Q_DISTRIBUTION:  # others take data on which all windows are the same
         q_dataset.require_differences(windows, dataset.name)
-    if getattr(config.algorithm, "extraction_share", 0.0) > 0 and windows.exact_share < 0.05:
-        width = max(2, int(np.median(dataset.lengths)) // 2)
+    if getattr(config.algorithm, "extraction_share", 0.0) > 0 and windows.exact_share < q_dataset.FEWEST_EXACT:
+        width = q_dataset.fitting_width(dataset, config.q_dataset.width)
         raise DataError(
             f"Dataset {dataset.name!r} has episodes that are cut by a time limit before a window of {config.q_dataset.width} "
             f"steps is full; use a shorter one, such as --set q_dataset.width={width}."
