@@ -14,6 +14,7 @@ from scipy import stats
 from qdq import behaviour, presets
 from qdq.data.episodes import Dataset, Metadata, from_arrays
 from qdq.data.prepare import prepare
+from qdq.networks import MLP
 from qdq.training import stages
 from qdq.training.display import Silent
 
@@ -138,3 +139,28 @@ def test_few_episodes_are_not_split() -> None:
     flags = behaviour.held_out_episodes(200, SMALL)
     assert flags.sum() == 10
     np.testing.assert_array_equal(flags, behaviour.held_out_episodes(200, SMALL))
+
+
+def test_centre_is_the_mean_and_spread_of_what_the_model_draws() -> None:
+    made, state, random = model(), jnp.array([[0.3, -0.2]]), np.random.default_rng(0)
+    weights, means, log_stds = (np.asarray(part, np.float64)[0] for part in made._moments(state))
+    component = random.choice(3, 400_000, p=np.exp(weights) / np.exp(weights).sum())
+    drawn = means[component, 0] + np.exp(log_stds[component, 0]) * random.normal(size=len(component))
+    mean, std = (float(part[0, 0]) for part in made.centre(state))
+    assert mean == pytest.approx(drawn.mean(), abs=0.02 * drawn.std())
+    assert std == pytest.approx(drawn.std(), rel=0.02)
+
+
+@given(st.integers(0, 1000), st.floats(0.1, 3.0), st.floats(0.0, 100.0))
+@settings(max_examples=40, deadline=None)
+def test_a_held_policy_never_leaves_the_recorded_actions(seed: int, largest: float, size: float) -> None:
+    """Whatever its network says; and where it says nothing it acts as their mean."""
+    made, keys = model(2, seed), jax.random.split(jax.random.key(seed), 3)
+    held = behaviour.HeldPolicy(made, MLP(2, 2, (8,), keys[0]), largest)
+    observations = 3.0 * jax.random.normal(keys[1], (16, 2))
+    mean, std = made.centre(observations)
+    np.testing.assert_allclose(held(observations), jnp.tanh(mean), atol=1e-6)
+    loud = eqx.tree_at(lambda p: p.network.layers[-1].bias, held, size * jax.random.normal(keys[2], (2,)))
+    low, high = jnp.tanh(mean - largest * std), jnp.tanh(mean + largest * std)
+    actions = loud(observations)
+    assert bool(jnp.all((actions >= low - 1e-5) & (actions <= high + 1e-5)))

@@ -107,6 +107,7 @@ def test_task_chooses_the_literal_preset() -> None:
         ("quantile.steps=300", "multiple of 200"),
         ("uncertainty.samples=1", "at least 2"),
         ("algorithm.target_rate=7", "between 0 and 1"),
+        ("algorithm.largest_deviation=-1", "must not be negative"),
         ("algorithm.extraction_share=-1", "between 0 and 1"),
     ],
 )

@@ -13,7 +13,7 @@ import numpy as np
 
 from qdq import algorithms, presets, storage
 from qdq import config as configuration
-from qdq.algorithms.problem import Problem
+from qdq.algorithms.problem import state_shapes
 from qdq.behaviour import BehaviourModel
 from qdq.data.episodes import Dataset
 from qdq.data.load import load_dataset
@@ -134,11 +134,7 @@ class Run:
 
     def _load_policy(self, path: Path) -> DeployedPolicy:
         sizes = self.manifest["observation_size"], self.manifest["action_size"]
-        module = algorithms.get(self.config.algorithm_name)
-        problem = Problem(*sizes, self.config.training.steps, 0.0, 1.0)
-        network = jax.eval_shape(
-            lambda key: module.policy(module.init(self.config.algorithm, problem, key)), jax.random.key(0)
-        )
+        network = algorithms.get(self.config.algorithm_name).policy(state_shapes(self.config, *sizes))
         # As shapes: what a manifest claims is compared with the file before anything of that size is made.
         like = DeployedPolicy(network, *(jax.eval_shape(lambda size=size: identity(size)) for size in sizes))
         return _finite(path, storage.load_pytree(path, like)[0])

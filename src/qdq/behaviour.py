@@ -67,6 +67,14 @@ class BehaviourModel(eqx.Module):
         means, log_stds = moments[..., 0, :, :], jnp.clip(moments[..., 1, :, :], LOG_STD_MIN, LOG_STD_MAX)
         return jax.nn.log_softmax(weights, axis=-1), means, log_stds
 
+    def centre(self, observations: Array) -> tuple[Array, Array]:
+        """Mean and standard deviation of the recorded actions before the squashing, over all components."""
+        log_weights, means, log_stds = self._moments(observations)
+        weights = jnp.exp(log_weights)[..., None]
+        mean = jnp.sum(weights * means, axis=-2)
+        variance = jnp.exp(2.0 * log_stds) + jnp.square(means - mean[..., None, :])
+        return mean, jnp.sqrt(jnp.sum(weights * variance, axis=-2))
+
     def surprise(self, observations: Array, actions: Array) -> Array:
         """-log p(a | s)."""
         log_weights, means, log_stds = self._moments(observations)
@@ -86,6 +94,29 @@ class BehaviourModel(eqx.Module):
         inside = jnp.clip(actions, -LARGEST_ACTION, LARGEST_ACTION)
         z = (jnp.arctanh(inside)[..., None, :] - means) * jnp.exp(-log_stds)
         return -jax.nn.logsumexp(log_weights - 0.5 * jnp.sum(jnp.square(z), axis=-1), axis=-1)
+
+
+class HeldPolicy(eqx.Module):
+    """A policy that cannot leave the recorded actions: their mean, and a bounded deviation in their own standard deviations.
+
+        pi(s) = tanh(mean(s) + std(s) * d),    d = largest * tanh(network(s) / largest)
+
+    What a network of its own learns is right on average; at rare states, such as the first of an episode, it may be far
+    from anything recorded, and whatever follows is then unknown, too. Here that cannot happen at any state.
+    """
+
+    model: BehaviourModel  # stays as it was learned
+    network: MLP
+    largest: float = eqx.field(static=True)
+
+    def __init__(self, model: BehaviourModel, network: MLP, largest: float):
+        nothing = jax.tree.map(jnp.zeros_like, network.layers[-1])  # it starts as the recorded actions' mean
+        self.network = eqx.tree_at(lambda dense: dense.layers[-1], network, nothing)
+        self.model, self.largest = model, largest
+
+    def __call__(self, observations: Array) -> Array:
+        mean, std = jax.lax.stop_gradient(self.model.centre(observations))
+        return jnp.tanh(mean + std * self.largest * jnp.tanh(self.network(observations) / self.largest))
 
 
 class State(eqx.Module):

@@ -271,6 +271,9 @@ def check(config: Config) -> Config:
             raise UsageError(
                 f"Setting quantile.{key} must lie between {low:g} and {high:g}, but is {value(f'quantile.{key}')}."
             )
+    for key in ("algorithm.largest_deviation", "algorithm.risk_stiffness", "algorithm.risk_weight"):
+        if (value(key) or 0.0) < 0.0:
+            raise UsageError(f"Setting {key} must not be negative, but is {value(key)}.")
     if config.uncertainty.samples < 2:
         raise UsageError(f"Setting uncertainty.samples must be at least 2, but is {config.uncertainty.samples}.")
     chunk = config.training.chunk

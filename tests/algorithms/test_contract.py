@@ -102,6 +102,9 @@ def test_every_parameter_moves(algorithm: str, tmp_path: Path) -> None:
     checkpoints = sorted((run.path / "seed_0" / "checkpoints").glob("*.safetensors"))
     before, after = (storage.load_arrays(path)[0] for path in checkpoints[-2:])
     weights = [name for name in before if name.endswith(".weight") and "optimiser" not in name]
+    weights = [
+        name for name in weights if ".model." not in name
+    ]  # of the recorded actions, in the policy that it holds
     assert weights
     still = [name for name in weights if np.array_equal(before[name], after[name])]
     assert not still
@@ -130,6 +133,7 @@ def test_learners_beat_imitation_on_broad_data(algorithm: str, tmp_path: Path) -
             "algorithm.advantage_temperature=5",
             "algorithm.policy_learning_rate=0.001",
             "algorithm.critic_learning_rate=0.001",
+            "behaviour.steps=1000",
         ),
         "td3-bc": ("algorithm.policy_learning_rate=0.001", "algorithm.critic_learning_rate=0.001"),
         "iql": ("algorithm.advantage_temperature=10", "algorithm.learning_rate=0.001"),
@@ -140,7 +144,7 @@ def test_learners_beat_imitation_on_broad_data(algorithm: str, tmp_path: Path) -
     def regret(actions: np.ndarray) -> float:
         return float(np.mean(np.square(actions - 0.5 * observations[:, :1])))
 
-    assert regret(learned) < 0.6 * regret(imitated)
+    assert regret(learned) < 0.6 * regret(imitated), (regret(learned), regret(imitated))
 
 
 @pytest.mark.parametrize("algorithm", ["qdq", "td3-bc", "iql"])
@@ -150,7 +154,10 @@ def test_critics_learn_the_known_values(algorithm: str, tmp_path: Path) -> None:
     run = fit(algorithm, probe_dataset(0.2), tmp_path, 1_500, *more)
     module = averaging(algorithms.get(algorithm), run.config.training.average_rate)
     windows = prepare(probe_dataset(0.2), run.config).windows
-    like = module.init(run.config.algorithm, Problem(2, 1, 1_500, 0.0, windows.std, windows.mean), jax.random.key(0))
+    problem = Problem(
+        2, 1, 1_500, 0.0, windows.std, windows.mean, behaviour=run.behaviour if run.watches_actions else None
+    )
+    like = module.init(run.config.algorithm, problem, jax.random.key(0))
     newest = max((run.path / "seed_0" / "checkpoints").glob("*.safetensors"))
     deployed = run.deployed_policy()
     key = jax.random.key_data(jax.random.key(0))

@@ -13,6 +13,8 @@ from hypothesis import strategies as st
 
 from qdq.algorithms import qdq
 from qdq.algorithms.problem import Problem
+from qdq.behaviour import BehaviourModel, HeldPolicy
+from qdq.behaviour import Config as BehaviourConfig
 from qdq.data.batches import LoggedTransitions
 from qdq.networks import GaussianPolicy
 
@@ -288,8 +290,30 @@ def test_the_policy_weighs_its_gain_against_its_distance_by_hand() -> None:
         config = eqx.tree_at(lambda s: s.number, state, jnp.asarray(number))
         loss, metrics = qdq.support_loss(config.policy, config, SUPPORT, problem, rows, jax.random.key(0))
         assert float(loss) == pytest.approx(np.mean(0.5 * distance - gain * 7.0 * action), rel=1e-4)
+        stiff = dataclasses.replace(SUPPORT, risk_stiffness=2.0)
+        loss, _ = qdq.support_loss(config.policy, config, stiff, problem, rows, jax.random.key(0))
+        hold = 0.5 * distance * (1.0 + 2.0 * distance)  # one action dimension
+        assert float(loss) == pytest.approx(np.mean(hold - gain * 7.0 * action), rel=1e-4)
         flagged = np.mean(distance + np.log(0.1) > 0.0)
         assert float(metrics["risk_share"]) == pytest.approx(flagged)
+
+
+def test_a_held_policy_learns_and_leaves_the_model_alone() -> None:
+    """Only where the signal is the model of the recorded actions, asked where the policy acts."""
+    model = BehaviourModel(2, 1, BehaviourConfig(components=2, hidden=(8,)), jax.random.key(1))
+    models: Any = {"behaviour": model, "surprise_border": 0.0}
+    problem = Problem(2, 1, 10, 0.0, 1.0, **models)
+    config = dataclasses.replace(SUPPORT, largest_deviation=1.0)
+    before = qdq.init(config, problem, jax.random.key(0))
+    assert isinstance(before.policy, HeldPolicy)
+    _, update_all = qdq.steps(config, problem)
+    after, metrics = update_all(before, batch([0.0, 1.0], [0.0, 0.0]), jax.random.key(2))
+    assert eqx.tree_equal(after.policy.model, model)
+    assert not eqx.tree_equal(after.policy.network, before.policy.network)
+    assert np.isfinite(float(metrics["policy_distance"]))
+    for change in ({"shuffle_risk": True}, {"uncertainty": "random"}, {"largest_deviation": 0.0}):
+        other = dataclasses.replace(config, **change)
+        assert isinstance(qdq.init(other, problem, jax.random.key(0)).policy, GaussianPolicy)
 
 
 @pytest.mark.parametrize("signal", ["q_distribution", "random", "constant", "ensemble"])

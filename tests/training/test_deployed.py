@@ -9,7 +9,9 @@ import numpy as np
 import pytest
 
 from qdq import normalisers
-from qdq.networks import DeterministicPolicy, GaussianPolicy
+from qdq.behaviour import BehaviourModel, HeldPolicy
+from qdq.behaviour import Config as BehaviourConfig
+from qdq.networks import MLP, DeterministicPolicy, GaussianPolicy
 from qdq.training.deployed import DeployedPolicy
 
 
@@ -26,7 +28,13 @@ def deployed(network: Any) -> DeployedPolicy:
     return DeployedPolicy(network, normalisers.standard(observations), scaler)
 
 
-@pytest.mark.parametrize("policy", [GaussianPolicy, DeterministicPolicy])
+def held(observation_size: int, action_size: int, hidden: tuple[int, ...], key: jax.Array) -> HeldPolicy:
+    model = BehaviourModel(observation_size, action_size, BehaviourConfig(hidden=hidden), key)
+    policy = HeldPolicy(model, MLP(observation_size, action_size, hidden, key), 1.5)
+    return eqx.tree_at(lambda p: p.network.layers[-1].weight, policy, jax.random.normal(key, (hidden[-1], action_size)))
+
+
+@pytest.mark.parametrize("policy", [GaussianPolicy, DeterministicPolicy, held])
 def test_the_host_acts_as_jax_does(policy: Any) -> None:
     whole = deployed(policy(4, 2, (64, 64), jax.random.key(0)))
     act = whole.actor()

@@ -14,7 +14,9 @@ Our default asks the same three questions of signals that can answer them (docs/
                  of recorded actions of unseen episodes stay below                                      uncertainty=behaviour
     V          : |expectile - 1[u < 0]| * u^2,   u = Q(s, a) - V(s), penalised as above where penalty is not none
     y          = r + discount * (1 - terminal) * V(s')                                                  bootstrap=recorded
-    policy     : -Q(s, pi(s)) / std of Q(s, a) - Q(s, pi(s)) + risk_weight * distance(s, pi(s))          objective=support
+    policy     : -Q(s, pi(s)) / std of Q(s, a) - Q(s, pi(s)) + risk_weight * d * (1 + stiffness * d / action size)
+                 d = distance(s, pi(s)) to the recorded actions                                         objective=support
+                 pi(s) = mean of the recorded actions at s + at most `largest_deviation` of their standard deviations
 
 so that the targets ask about recorded actions alone, and the policy raises Q as far as the data vouches for it.
 
@@ -34,6 +36,7 @@ from jax import Array
 from jax.typing import ArrayLike
 
 from qdq.algorithms.problem import Problem
+from qdq.behaviour import HeldPolicy
 from qdq.controls import Signal, stand_in
 from qdq.data.batches import LoggedTransitions
 from qdq.networks import MLP, Critics, GaussianPolicy, copy, moving_average
@@ -68,6 +71,14 @@ class Config:
     objective: Literal["eq9", "awr", "support"] = setting("eq9", "policy objective", PAPER_TABLE_4)
     risk_weight: float = setting(
         0.2, "support: weight of the policy's distance to the recorded actions; one unit of Q is the advantage's std"
+    )
+    risk_stiffness: float = setting(
+        0.0, "support: how much more each unit of distance counts where it is large, at a distance of the action's size"
+    )
+    largest_deviation: float = setting(
+        0.0,
+        "support: how far the policy may leave the mean of the recorded actions at any state, in their standard deviations "
+        "and before the squashing; 0 leaves it to risk_weight",
     )
     q_weight: float = setting(0.0, "Eq. 9: weight of Q divided by the batch mean of |Q|; 0 uses Q as it is")
     advantage_temperature: float = setting(6.0, "AWR: factor on the advantage inside the exponential", "release")
@@ -113,8 +124,8 @@ class State(eqx.Module):
     """Everything that changes during training."""
 
     number: Array
-    policy: GaussianPolicy
-    target_policy: GaussianPolicy
+    policy: Any  # a Gaussian one, or one that the model of the recorded actions holds
+    target_policy: Any
     critics: Critics
     target_critics: Critics
     value: MLP
@@ -133,11 +144,21 @@ def _optimisers(config: Config, problem: Problem) -> tuple[optax.GradientTransfo
     return _optimiser(config, schedule), _optimiser(config, config.critic_learning_rate)
 
 
+def _fresh_policy(config: Config, problem: Problem, key: Array) -> GaussianPolicy | HeldPolicy:
+    """A policy of its own or, where the signal is a model of the recorded actions that may hold it, one held by that."""
+    policy = GaussianPolicy(problem.observation_size, problem.action_size, config.policy_hidden, key)
+    told = config.uncertainty == "behaviour" and not config.shuffle_risk
+    if config.objective != "support" or config.largest_deviation == 0 or not told:
+        return policy
+    assert problem.behaviour is not None, "a held policy needs a model of the recorded actions"
+    return HeldPolicy(copy(problem.behaviour), policy.mean_network, config.largest_deviation)
+
+
 def init(config: Config, problem: Problem, key: Array) -> State:
     """Fresh networks."""
     policy_key, critic_key, value_key = jax.random.split(key, 3)
     sizes = problem.observation_size, problem.action_size
-    policy = GaussianPolicy(*sizes, config.policy_hidden, policy_key)
+    policy = _fresh_policy(config, problem, policy_key)
     standard = {"shift": problem.return_mean, "scale": problem.return_std} if config.standardise_values else {}
     shape: dict[str, Any] = {"activation": config.critic_activation, "normalise": config.critic_layer_norm} | standard
     critics = Critics(*sizes, config.critic_hidden, critic_key, **shape)
@@ -338,7 +359,12 @@ def distance_to_data(
 
 
 def support_loss(
-    policy: GaussianPolicy, state: State, config: Config, problem: Problem, batch: LoggedTransitions, key: Array
+    policy: GaussianPolicy | HeldPolicy,
+    state: State,
+    config: Config,
+    problem: Problem,
+    batch: LoggedTransitions,
+    key: Array,
 ) -> tuple[Array, Metrics]:
     """Q of the policy's action, in units of the advantage's spread, against its distance to the recorded actions."""
     action = policy(batch.observations)
@@ -348,7 +374,8 @@ def support_loss(
         state.number <= extraction_steps(config, problem), 0.0, 1.0 / (jnp.std(advantage) + 1e-6 * problem.return_std)
     )
     distance, risky = distance_to_data(state, batch.observations, action, batch.actions, config, problem, key)
-    loss = jnp.mean(config.risk_weight * distance - gain * q)
+    hold = distance * (1.0 + config.risk_stiffness * jnp.maximum(distance, 0.0) / problem.action_size)
+    loss = jnp.mean(config.risk_weight * hold - gain * q)
     metrics = {"policy_loss": loss, "policy_q": jnp.mean(q), "policy_distance": jnp.mean(distance)}
     return loss, metrics | {"advantage_std": jnp.std(advantage), "risk_share": risky}
 
@@ -417,7 +444,7 @@ def steps(config: Config, problem: Problem) -> tuple[Step, ...]:
     def update_all(state: State, batch: LoggedTransitions, key: Array) -> tuple[State, Metrics]:
         critic_key, policy_key = jax.random.split(key)
         state, metrics = update_critics(state, batch, critic_key)
-        aim_of_policy = support_loss if config.objective == "support" else policy_loss
+        aim_of_policy: Any = support_loss if config.objective == "support" else policy_loss
         grads, more = jax.grad(aim_of_policy, has_aux=True)(state.policy, state, config, problem, batch, policy_key)
         policy, policy_state = descend(policy_optimiser, grads, state.policy_optimiser, state.policy)
         new = (
@@ -432,6 +459,6 @@ def steps(config: Config, problem: Problem) -> tuple[Step, ...]:
     return update_critics, update_all
 
 
-def policy(state: State) -> GaussianPolicy:
+def policy(state: State) -> GaussianPolicy | HeldPolicy:
     """The policy to evaluate and deploy."""
     return state.policy

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from qdq import algorithms, normalisers, q_dataset, q_distribution, storage
-from qdq.algorithms.problem import Problem
+from qdq.algorithms.problem import state_shapes
 from qdq.config import Config
 from qdq.data import stream
 from qdq.data.batches import TransitionData, WindowData
@@ -129,9 +129,7 @@ def _block_bytes(dataset: Dataset, config: Config, memory: int) -> int:
 def _network_bytes(dataset: Dataset, config: Config) -> int:
     """The networks with their optimisers, and as much again for gradients."""
     sizes = dataset.observation_size, dataset.action_size
-    problem = Problem(*sizes, config.training.steps, 0.0, 1.0)
-    algorithm = algorithms.get(config.algorithm_name)
-    trees = [jax.eval_shape(lambda key: algorithm.init(config.algorithm, problem, key), jax.random.key(0))]
+    trees = [state_shapes(config, *sizes)]
     if config.algorithm_name in algorithms.USES_Q_DISTRIBUTION:
         network = jax.eval_shape(
             lambda key: q_distribution.build_network(config.q_distribution, *sizes, key), jax.random.key(0)

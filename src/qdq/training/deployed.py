@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from qdq.behaviour import LOG_STD_MAX, LOG_STD_MIN, HeldPolicy
 from qdq.data.prepare import Prepared
 from qdq.networks import MLP, DeterministicPolicy, GaussianPolicy
 from qdq.normalisers import Affine
@@ -27,11 +28,10 @@ class DeployedPolicy(eqx.Module):
 
     def actor(self) -> Callable[[np.ndarray], np.ndarray]:
         """The policy as a function on NumPy arrays, for loops in which every microsecond counts."""
-        dense = _squashed_network(self.network)
-        if dense is None:
+        network = _host_network(self.network)
+        if network is None:
             leaves, structure = jax.tree.flatten(self)
             return lambda observations: np.asarray(_act(structure, leaves, observations))
-        network = NumpyMLP(host_layers(dense))
         # Plain arrays, because looking up an attribute of a module in every call takes as long as a layer.
         (shift, scale), (action_shift, action_scale) = (
             (np.asarray(affine.shift), np.asarray(affine.scale))
@@ -40,15 +40,35 @@ class DeployedPolicy(eqx.Module):
         return lambda observations: np.tanh(network((observations - shift) / scale)) * action_scale + action_shift
 
 
-def _squashed_network(policy: Any) -> MLP | None:
-    """The ReLU network whose tanh a policy acts by, or None where it acts otherwise."""
+def _host_network(policy: Any) -> Callable[[np.ndarray], np.ndarray] | None:
+    """What a policy acts by the tanh of, in NumPy; None where it acts otherwise."""
+    if isinstance(policy, HeldPolicy):
+        network, model = _host_dense(policy.network), _host_dense(policy.model.network)
+        return None if network is None or model is None else _held(network, model, policy)
     if isinstance(policy, GaussianPolicy):
-        dense = policy.mean_network
-    elif isinstance(policy, DeterministicPolicy):
-        dense = policy.network
-    else:
-        return None
-    return dense if dense.activation == "relu" and not dense.normalise else None
+        return _host_dense(policy.mean_network)
+    return _host_dense(policy.network) if isinstance(policy, DeterministicPolicy) else None
+
+
+def _host_dense(network: MLP) -> NumpyMLP | None:
+    return NumpyMLP(host_layers(network)) if network.activation == "relu" and not network.normalise else None
+
+
+def _held(network: NumpyMLP, model: NumpyMLP, policy: HeldPolicy) -> Callable[[np.ndarray], np.ndarray]:
+    """The same as `HeldPolicy`, before its last tanh."""
+    count, size, largest = policy.model.components, policy.model.action_size, np.float32(policy.largest)
+
+    def squashed(observations: np.ndarray) -> np.ndarray:
+        outputs = model(observations)
+        moments = outputs[..., count:].reshape(*outputs.shape[:-1], 2, count, size)
+        means, log_stds = moments[..., 0, :, :], np.clip(moments[..., 1, :, :], LOG_STD_MIN, LOG_STD_MAX)
+        weights = np.exp(outputs[..., :count] - outputs[..., :count].max(axis=-1, keepdims=True))[..., None]
+        weights /= weights.sum(axis=-2, keepdims=True)
+        mean = (weights * means).sum(axis=-2)
+        variance = (weights * (np.exp(2.0 * log_stds) + np.square(means - mean[..., None, :]))).sum(axis=-2)
+        return mean + np.sqrt(variance) * largest * np.tanh(network(observations) / largest)
+
+    return squashed
 
 
 def deploy(network: Any, prepared: Prepared) -> DeployedPolicy:
