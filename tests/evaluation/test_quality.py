@@ -385,7 +385,7 @@ def true_error_correlation(run: qdq.Run, observations: np.ndarray, actions: np.n
     """Spearman correlation of H and |Q - Q*| over states and actions."""
     module = averaging(algorithms.get("qdq"), run.config.training.average_rate)
     windows = prepare(uneven_probe(), run.config).windows
-    problem = Problem(2, 1, STEPS, 0.0, windows.std, windows.mean)
+    problem = Problem(2, 1, STEPS, 0.0, windows.std, windows.mean, behaviour=run.behaviour)
     like = module.init(run.config.algorithm, problem, jax.random.key(0))
     deployed = run.deployed_policy()
     key = jax.random.key_data(jax.random.key(0))

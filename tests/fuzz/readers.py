@@ -342,7 +342,9 @@ def _make_run(folder: Path) -> None:
         "created": "2026-01-01T00:00:00Z",
     }
     storage.write_json(folder / "manifest.json", manifest)
-    module, problem, key = algorithms.get("qdq"), Problem(3, 2, 400, 0.0, 1.0), jax.random.key(0)
+    module, key = algorithms.get("qdq"), jax.random.key(0)
+    model = BehaviourModel(3, 2, config.behaviour, key)
+    problem = Problem(3, 2, 400, 0.0, 1.0, behaviour=model)
     policy = DeployedPolicy(module.policy(module.init(config.algorithm, problem, key)), identity(3), identity(2))
     storage.save_pytree(folder / "seed_0" / "policy.safetensors", policy)
     storage.save_pytree(folder / "seed_0" / "policies" / "step_000000200.safetensors", policy)
@@ -357,7 +359,6 @@ def _make_run(folder: Path) -> None:
     storage.write_json(
         folder / "q_distribution" / "rule.json", {**rule, "recorded_uncertainty_percentiles": list(range(101))}
     )
-    model = BehaviourModel(3, 2, config.behaviour, key)
     storage.save_pytree(folder / "behaviour" / "model.safetensors", model)
     found = {"surprise_border": 1.5, "calibrated_on_held_out_episodes": True, "stages": {}, "identity": origin}
     storage.write_json(folder / "behaviour" / "manifest.json", found)
