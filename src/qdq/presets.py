@@ -140,11 +140,6 @@ FAST_QDQ: Values = {
     "algorithm.bootstrap": ("recorded", "ours: docs/research.md; asks nothing about actions that nobody took"),
     "algorithm.objective": ("support", "ours: docs/research.md"),
     "algorithm.risk_weight": (0.15, "ours: docs/research.md"),
-    "algorithm.risk_stiffness": (1.0, "ours: docs/research.md; the mean distance hid states at which it was large"),
-    "algorithm.largest_deviation": (
-        3.0,
-        "ours: docs/research.md; a policy of its own was far from the data at rare states",
-    ),
     "algorithm.standardise_values": (True, "ours: critics start where the returns are"),
     "algorithm.critic_activation": ("relu", "ours: speed"),
     "algorithm.advantage_unit": ("return_std", "ours: the same temperature for any reward unit"),

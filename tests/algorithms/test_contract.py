@@ -78,6 +78,19 @@ def test_fit_act_save_load(algorithm: str, tmp_path: Path) -> None:
         assert moved.q_samples(observations, actions, 5).shape == (5, 7)
 
 
+def test_a_held_policy_brings_what_holds_it(tmp_path: Path) -> None:
+    """It acts the same after loading, and nowhere further from the recorded actions' mean than it may."""
+    run = fit("qdq", probe_dataset(0.3), tmp_path, 400, "algorithm.largest_deviation=0.5", "algorithm.risk_stiffness=1")
+    observations = states(19)
+    actions = run.policy(observations)
+    moved = qdq.load_run(run.save(tmp_path / "elsewhere"))
+    np.testing.assert_array_equal(moved.policy(observations), actions)
+    policy = moved.deployed_policy()
+    mean, std = moved.behaviour.centre(policy.observation_normaliser.forward(jnp.asarray(observations)))
+    scaled = policy.action_scaler.forward(jnp.asarray(actions))
+    assert bool(jnp.all(jnp.abs(jnp.arctanh(scaled) - mean) <= 0.5 * std + 1e-4))
+
+
 @pytest.mark.parametrize("algorithm", list(algorithms.ALGORITHMS))
 def test_data_without_differences_in_reward(algorithm: str, tmp_path: Path) -> None:
     """Only what learns from differences between windows refuses data that has none."""
