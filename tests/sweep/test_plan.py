@@ -40,6 +40,15 @@ def test_one_q_distribution_serves_all_seeds(tmp_path: Path) -> None:
     assert len({job.name for job in jobs}) == len(jobs)
 
 
+def test_a_run_of_another_study_is_found(tmp_path: Path) -> None:
+    """The same run has the same folder in both, so that it is trained once."""
+    few, many = (replace(study(tmp_path / name), shared_runs=tmp_path / "runs") for name in ("few", "many"))
+    many = replace(many, variants=(PLAIN, Variant("short", ("bc",), "fast", 600, ())))
+    folders = [{job.folder for job in make_plan(each, [HOPPER]) if job.folder} for each in (few, many)]
+    assert folders[0] < folders[1]
+    assert all(folder.parent == tmp_path / "runs" for folder in folders[1])
+
+
 @pytest.mark.parametrize(
     ("overrides", "distributions"),
     [

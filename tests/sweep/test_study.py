@@ -61,6 +61,15 @@ def test_the_least_that_must_be_said(tmp_path: Path) -> None:
     assert (study.engine.name, study.engine.jobs, study.engine.cores) == ("local", None, 1)
 
 
+def test_studies_may_share_their_runs(tmp_path: Path) -> None:
+    alone = read_study(write(tmp_path, BASE))
+    assert alone.runs == Path("studies/study/runs")
+    shared = read_study(write(tmp_path, BASE + "runs = 'studies/runs'"))
+    assert (shared.out, shared.runs) == (Path("studies/study"), Path("studies/runs"))
+    assert shared.changed(None, jobs=2).runs == Path("studies/runs")
+    assert shared.changed(Path("again")).runs == Path("again/runs")  # all of it anew
+
+
 def test_seeds_may_be_listed_and_the_plain_runs_left_out(tmp_path: Path) -> None:
     text = 'datasets = ["a"]\nalgorithms = ["bc"]\nseeds = [3, 5]\nplain = false\n[variants.short]\nsteps = 200'
     study = read_study(write(tmp_path, text))

@@ -93,7 +93,7 @@ def make_plan(study: Study, sources: list[Source]) -> list[Job]:
                     job = _learning_job(source, variant, config)
                     needs = learning.setdefault(job.name, job).name
                 name = "-".join(storage.slug(part) for part in (source.name, *method.split(" ", 1), config.preset))
-                folder = study.out / "runs" / f"{name}-{digest[:8]}"
+                folder = study.runs / f"{name}-{digest[:8]}"
                 for position, seed in enumerate(study.seeds):
                     job = _training_job(source, variant, algorithm, config, folder, seed, method, needs)
                     training.append((position, job))

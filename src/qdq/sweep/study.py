@@ -44,11 +44,18 @@ class Study:
     variants: tuple[Variant, ...]
     seeds: tuple[int, ...]
     engine: EngineSettings
+    shared_runs: Path | None = None  # a folder of runs that other studies use as well
+
+    @property
+    def runs(self) -> Path:
+        """The folder of the run folders."""
+        return self.shared_runs or self.out / "runs"
 
     def changed(self, out: Path | None, **engine: Any) -> "Study":
-        """The study with what the command line says instead."""
+        """The study with what the command line says instead; another `out` holds its own runs, too."""
         given = {key: value for key, value in engine.items() if value is not None}
-        return replace(self, out=out or self.out, engine=_checked(replace(self.engine, **given)))
+        place = {} if out is None else {"out": out, "shared_runs": None}
+        return replace(self, **place, engine=_checked(replace(self.engine, **given)))
 
 
 def read_study(path: Path) -> Study:
@@ -62,6 +69,7 @@ def read_study(path: Path) -> Study:
     table = _Table(content, str(path))
     name = table.text("name", path.stem)
     out = Path(table.text("out", f"studies/{name}")).expanduser()
+    runs = table.text("runs", "")
     datasets = table.texts("datasets")
     algorithms = table.texts("algorithms")
     seeds = _seeds(table)
@@ -81,7 +89,8 @@ def read_study(path: Path) -> Study:
         raise UsageError(f"{path} has plain = false but no variants, so there is nothing to run.")
     engine = _engine(table.table("engine"))
     table.finish()
-    return Study(name, out, datasets, tuple(variants), seeds, engine)
+    shared_runs = Path(runs).expanduser() if runs else None
+    return Study(name, out, datasets, tuple(variants), seeds, engine, shared_runs)
 
 
 def _seeds(table: "_Table") -> tuple[int, ...]:
