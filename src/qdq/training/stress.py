@@ -16,6 +16,7 @@ from qdq.data.factory import plan_dataset, roll_out_plan
 from qdq.data.npz import write_npz
 from qdq.errors import DataError, UsageError
 
+ROWS_OF_A_LIFE = 6  # at least so many are left for each kill to come, because a fast run logs some more before it dies
 TIMES = ("seconds", "evaluation_seconds", "steps_per_second", "created")
 SMALL = (
     "q_distribution.learner=distilled",
@@ -111,13 +112,13 @@ def _fate(
 ) -> Callable[[float], bool]:
     """When a life ends, asked every few milliseconds with its age.
 
-    One in four ends while it is loading and compiling. The others end some rows further in the logs, and a part of a row:
-    so many rows that the kills that are left spread over what is left to do.
+    One in four, and whoever would use up the rows of the others, ends while it is loading and compiling. The others end
+    some rows further in the logs, and a part of a row: so many rows that the kills that are left spread over what is left to do.
     """
-    if chance.random() < 0.25:
+    present = _rows(out, "disturbed")
+    if chance.random() < 0.25 or rows - present < ROWS_OF_A_LIFE * (left + 1):
         moment = chance.uniform(0.0, birth)
         return lambda seconds: seconds >= moment
-    present = _rows(out, "disturbed")
     goal = present + chance.uniform(0.0, max(rows - present, 0) / (left + 1))
     delay, reached = chance.uniform(0.0, length / rows), [0.0]
 
