@@ -57,7 +57,7 @@ def _with_panels(evidence: Evidence) -> list[Row]:
     if not rows:
         raise UsageError(
             "None of these runs has saved panels of its Q distribution; train with algorithm qdq, or give `qdq train` of an "
-            "older run again with --resume, which writes them."
+            "older run that still has its weights again with --resume, which writes them."
         )
     return rows
 
