@@ -23,6 +23,11 @@ OPTIONS = (
 )
 END = bytes([0])  # after every message
 PATIENCE = 120  # seconds, on a busy machine
+INSTALLATION = (
+    ["apt-get", "-qq", "update"],
+    ["apt-get", "-qq", "install", "-y", "--no-install-recommends", "chromium"],
+)
+LONGEST = 1800  # seconds for a slow mirror: an installation that is killed half-way leaves apt to be repaired by hand
 
 
 def find_chromium() -> str:
@@ -33,13 +38,20 @@ def find_chromium() -> str:
                 return path
         if os.getuid() != 0 or not shutil.which("apt-get"):
             pytest.skip("Chromium is not installed, and installing it needs root and apt-get")
-        for command in (["apt-get", "-qq", "update"], ["apt-get", "-qq", "install", "-y", "chromium"]):
+        for command in INSTALLATION:
             environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
             try:
-                subprocess.run(command, check=True, capture_output=True, timeout=240, env=environment)
+                subprocess.run(command, check=True, capture_output=True, text=True, timeout=LONGEST, env=environment)
             except (subprocess.SubprocessError, OSError) as error:
-                pytest.skip(f"Chromium is not installed, and `{' '.join(command)}` failed: {error}")
+                pytest.skip(f"Chromium is not installed, and `{' '.join(command)}` failed: {_reason(error)}")
     return shutil.which("chromium") or pytest.skip("Chromium is not installed, and apt-get did not bring it")
+
+
+def _reason(error: Exception) -> str:
+    """What the failed command said last, else how it ended."""
+    said = getattr(error, "stderr", None) or ""
+    lines = [line.strip() for line in (said if isinstance(said, str) else said.decode(errors="replace")).splitlines()]
+    return next((line for line in reversed(lines) if line), str(error))
 
 
 class Browser:

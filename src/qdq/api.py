@@ -92,6 +92,10 @@ class Run:
         self.config = configuration.from_dict(storage.read_json(self.path / "config.json"))
         numbers = (p.parent.name.removeprefix("seed_") for p in self.path.glob("seed_*/policy.safetensors"))
         self.seeds = sorted(int(number) for number in numbers if number.isdecimal())
+        if not self.seeds and any(self.path.glob("seed_*/outcome.json")):
+            raise DataError(
+                f"{self.path} is the record of a finished run without its weights; copy the whole run folder, or train it anew."
+            )
         if not self.seeds:
             raise DataError(f"{self.path} holds no finished seed yet; finish it with --resume.")
 

@@ -1,14 +1,17 @@
 """The pictures of runs against values computed by hand."""
 
+import json
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from qdq import presets, storage
 from qdq.errors import UsageError
 from qdq.report import comparisons, figures, plots
 from qdq.report.methods import Evidence, Row, gather
 from qdq.report.runs import SavedRun, SavedSeed, find_runs
+from qdq.sweep import ablations
 from tests.probes import probe_dataset
 
 
@@ -159,9 +162,40 @@ def test_figures_from_runs(evidence: Evidence) -> None:
     assert names == ["alpha = 0.9 (2 seeds)", "alpha = 0.99 (3 seeds)"]
     assert len(made["training"].panels) == 3 * 2  # of two methods
     assert len(made["uncertainty"].panels) == 2 * 2
-    for name in ("ablation-beta", "ablation-entropy", "penalty"):
-        with pytest.raises(UsageError, match="there are none here"):
+    for name, words in (
+        ("ablation-beta", "there are none here"),
+        ("ablation-entropy", "there are none here"),
+        ("penalty", "no such pair here"),
+    ):
+        with pytest.raises(UsageError, match=words):
             figures.FIGURES[name].make(evidence)
+
+
+def ablation_row(preset: str, variant: str, score: float) -> Row:
+    """A variant of `qdq ablate --over uncertainty` as its record tells of it."""
+    overrides = ablations.changes("uncertainty", preset)[variant]
+    config, _ = presets.build("qdq", preset, "hopper-medium", overrides)
+    seeds = [saved(0, [score, score]), saved(1, [score + 1, score + 1])]
+    manifest = {"dataset": "hopper-medium", "dataset_sha256": "0", "reference": {"random": 0}, "seeds": [0, 1]}
+    run = SavedRun(Path(variant), manifest, storage.parse_json(json.dumps(config.to_dict())), None, seeds)
+    return Row("hopper-medium", variant, [run], seeds)
+
+
+@pytest.mark.parametrize(
+    ("preset", "intact"), [("fast", "surprise"), ("demo", "surprise"), ("paper", "H"), ("release", "H")]
+)
+def test_the_penalty_is_taken_away_and_nothing_else(preset: str, intact: str) -> None:
+    names = ["surprise", "H", "random", "matched discount", "no penalty"]
+    rows = [ablation_row(preset, name, 10.0 * i) for i, name in enumerate(names)]
+    chart = figures.penalty(Evidence([], rows))
+    [panel] = chart.panels
+    assert [series.name for series in panel.series] == ["QDQ (2 seeds)", "without the penalty (2 seeds)"]
+    assert panel.series[0].y[0] == 10.0 * names.index(intact) + 0.5
+    assert panel.series[1].y[0] == 40.5
+    for lacking in (intact, "no penalty"):
+        left = [row for row in rows if row.method != lacking]
+        with pytest.raises(UsageError, match="no such pair here"):
+            figures.penalty(Evidence([], left))
 
 
 def test_figures_say_what_runs_lack(runs: Path) -> None:

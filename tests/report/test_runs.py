@@ -3,19 +3,23 @@
 import json
 import shlex
 import shutil
+import subprocess
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 import qdq
 from qdq import presets, storage
-from qdq.errors import DataError
+from qdq.errors import DataError, UsageError
 from qdq.report import methods, plots, reproduce
 from qdq.report.methods import Evidence, gather
 from qdq.report.page import build
 from qdq.report.runs import PANEL_ARRAYS, SURPRISE_ARRAYS, find_runs, mean_curve, read_metrics
-from tests.report.conftest import HOSTILE, pendulum
+from qdq.training.display import Silent
+from tests.algorithms.test_contract import overrides
+from tests.report.conftest import HOSTILE, MORE, pendulum
 
 
 def test_runs_are_sorted_into_tasks_and_methods(evidence: Evidence) -> None:
@@ -205,6 +209,81 @@ def test_panels_of_runs_without_a_surprise_still_draw(runs: Path, tmp_path: Path
     assert not any(chart.name.startswith("surprise-") for chart in page.charts)
     page, _ = build(gather(find_runs([runs / "qdq-more"])))
     assert any(chart.name.startswith("surprise-") for chart in page.charts)
+
+
+RECORD = (
+    "config.json",
+    "manifest.json",
+    "result.json",
+    "data_card.json",
+    "quality.json",
+    "fqe.json",
+    "q_distribution/panels.npz",
+    "seed_0/metrics.csv",
+    "seed_0/outcome.json",
+    "seed_0/evaluations.jsonl",
+)
+WEIGHTS = (
+    "uncertainty.png",
+    "q_distribution/model.safetensors",
+    "q_distribution/metrics.csv",
+    "behaviour/model.safetensors",
+    "seed_0/policy.safetensors",
+    "seed_0/checkpoints/000000400.safetensors",
+    "seed_0/policies/step_000000100.safetensors",
+)
+
+
+def test_what_a_page_needs_is_kept_of_a_record_and_weights_are_not(tmp_path: Path) -> None:
+    if shutil.which("git") is None:
+        pytest.skip("git is not installed, so nobody can say what it ignores")
+    shutil.copy(Path(__file__).parents[2] / ".gitignore", tmp_path)
+    for name in (*RECORD, *WEIGHTS):
+        path = tmp_path / "studies" / "runs" / "one" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("")
+    subprocess.run(["git", "init", "-q"], cwd=tmp_path, check=True)
+    listed = ["git", "ls-files", "--others", "--exclude-standard", "studies"]
+    kept = subprocess.run(listed, cwd=tmp_path, check=True, capture_output=True, text=True).stdout.split()
+    assert sorted(kept) == sorted(f"studies/runs/one/{name}" for name in RECORD)
+
+
+def bare_record(run: Path, record: Path) -> None:
+    """Copy of a run what is kept of a record."""
+    for name in RECORD:
+        if (run / name).exists():
+            (record / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(run / name, record / name)
+
+
+def test_a_record_without_weights_fills_the_page(runs: Path, tmp_path: Path) -> None:
+    shutil.copytree(runs / "qdq-more", tmp_path / "whole" / "run")
+    (tmp_path / "whole" / "run" / "seed_2").rename(tmp_path / "whole" / "run" / "seed_0")
+    manifest = storage.read_json(tmp_path / "whole" / "run" / "manifest.json")
+    storage.write_json(tmp_path / "whole" / "run" / "manifest.json", manifest | {"seeds": [0]})
+    bare_record(tmp_path / "whole" / "run", tmp_path / "bare" / "run")
+    assert not list((tmp_path / "bare").rglob("*.safetensors"))
+    pages = [build(gather(find_runs([tmp_path / place])))[1] for place in ("whole", "bare")]
+    assert pages[0] == pages[1]
+
+
+def test_nothing_is_promised_about_a_record_without_weights(runs: Path, tmp_path: Path) -> None:
+    bare_record(runs / "bc", tmp_path / "bc")
+    before = sorted(tmp_path.rglob("*"))
+    manifest = storage.read_json(tmp_path / "bc" / "manifest.json")
+    storage.write_json(tmp_path / "bc" / "manifest.json", manifest | {"seeds": [0]})
+    changed = (*overrides("bc"), *MORE)
+    options: dict[str, Any] = {"steps": 400, "out": tmp_path, "name": "bc", "overrides": changed, "display": Silent()}
+    with pytest.raises(
+        UsageError, match="record of a finished run without its weights, so there is nothing to go on with"
+    ):
+        qdq.train(pendulum(), "bc", "fast", [0], resume=True, **options)
+    assert sorted(tmp_path.rglob("*")) == before
+    with pytest.raises(DataError, match="record of a finished run without its weights; copy the whole"):
+        qdq.load_run(tmp_path / "bc")
+    more = qdq.train(pendulum(), "bc", "fast", [1], resume=True, **options)  # another seed is trained beside the record
+    assert more.seeds == [1]
+    assert [entry["seed"] for entry in more.result["seeds"]] == [0, 1]
 
 
 def test_half_written_metrics_are_read_as_far_as_they_go(tmp_path: Path) -> None:

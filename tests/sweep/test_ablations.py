@@ -48,6 +48,25 @@ def test_what_is_varied_takes_part_in_training(over: str, preset: str, penalty: 
         assert config.algorithm.uncertainty == "q_distribution"
 
 
+@pytest.mark.parametrize("preset", ["fast", "demo", "paper", "release"])
+def test_without_a_penalty_nothing_else_is_changed(preset: str) -> None:
+    plain, _ = presets.build("qdq", preset, "hopper-medium")
+    without = {}
+    for variant in variants("uncertainty", preset, None, ()):
+        if variant.name in ("no penalty", "matched discount"):
+            config, _ = presets.build("qdq", preset, "hopper-medium", variant.overrides)
+            changed = {
+                key for key in vars(plain.algorithm) if getattr(plain.algorithm, key) != getattr(config.algorithm, key)
+            }
+            ours = preset in presets.OURS
+            own = {"risk_weight"} if ours else {"penalty"}
+            assert changed == own | ({"penalty"} if variant.name == "matched discount" else set())
+            assert config.algorithm.risk_weight == (0.0 if ours else plain.algorithm.risk_weight)
+            without[variant.name] = config.algorithm
+    assert without["no penalty"].penalty == "none"
+    assert without["matched discount"].penalty == "discount"
+
+
 def test_an_unknown_ablation_is_named() -> None:
     with pytest.raises(UsageError, match="no ablation over 'alfa'; did you mean 'alpha'"):
         variants("alfa", "fast", None, ())

@@ -11,7 +11,8 @@ from qdq.data.episodes import Dataset
 from qdq.errors import UsageError
 from qdq.report import plots
 from qdq.report.charts import Chart, Panel, Series
-from qdq.report.methods import Evidence, Row, format_value
+from qdq.report.methods import Evidence, Row, flat, format_value
+from qdq.sweep import ablations
 
 STRIDES = (1, 10, 50)
 WIDTHS = (100, 200, 300)
@@ -57,7 +58,7 @@ def _with_panels(evidence: Evidence) -> list[Row]:
     if not rows:
         raise UsageError(
             "None of these runs has saved panels of its Q distribution; train with algorithm qdq, or give `qdq train` of an "
-            "older run again with --resume, which writes them."
+            "older run that still has its weights again with --resume, which writes them."
         )
     return rows
 
@@ -166,7 +167,39 @@ def ablation_alpha(evidence: Evidence) -> Chart:
 
 def penalty(evidence: Evidence) -> Chart:
     """Figure 12: QDQ with and without its uncertainty penalty."""
-    return _ablation(evidence, "penalty", "algorithm.penalty", "penalty", 12)
+    panels = []
+    for task in evidence.tasks:
+        rows = [
+            row
+            for row in evidence.of_task(task)
+            if row.first.algorithm == "qdq" and any(seed.evaluations for seed in row.seeds)
+        ]
+        for without in rows:
+            settings = flat(without.first.config)
+            intact = [row for row in rows if _differs_by_penalty(row, settings)]
+            if intact:
+                named = [Row(task, "QDQ" if len(intact) == 1 else row.method, row.runs, row.seeds) for row in intact]
+                named.append(Row(task, "without the penalty", without.runs, without.seeds))
+                colours = {row.method: COLOURS[i % len(COLOURS)] for i, row in enumerate(named)}
+                panels.append(plots.learning_curves(task, named, colours))
+    if not panels:
+        raise UsageError(
+            "Figure 12 compares QDQ with the same run without its penalty, and there is no such pair here; train one with "
+            "`qdq ablate DATASET --over uncertainty --only surprise --only 'no penalty'` (with --preset paper or release: "
+            "--only H)."
+        )
+    caption = (
+        "QDQ as it is and without what holds it to the data, everything else the same: with paper and release the penalty in "
+        "the target, with fast the policy's distance to the recorded actions."
+    )
+    return Chart("penalty", "QDQ with and without its penalty", caption, panels)
+
+
+def _differs_by_penalty(row: Row, without: dict[str, str]) -> bool:
+    """Whether these settings are those of the row's run with its penalty taken away, and nothing else."""
+    settings = flat(row.first.config)
+    removed = dict(change.split("=", 1) for change in ablations.changes("uncertainty", row.first.preset)["no penalty"])
+    return settings != without and settings | removed == without and settings["algorithm.penalty"] != "discount"
 
 
 def ablation_beta(evidence: Evidence) -> Chart:

@@ -217,21 +217,23 @@ def _labels(methods: list[Method]) -> dict[Method, str]:
     return labels
 
 
+def flat(config: dict[str, Any]) -> dict[str, str]:
+    """Every setting of a saved configuration, as it is typed on the command line."""
+    plain = {key: format_value(value) for key, value in config.items() if not isinstance(value, dict)}
+    return plain | {
+        f"{section}.{key}": format_value(value)
+        for section, values in config.items()
+        if isinstance(values, dict)
+        for key, value in values.items()
+    }
+
+
 def differences(configs: dict[str, dict[str, Any]]) -> dict[str, dict[str, str]]:
     """The settings in which configurations differ: for each key its value under each name."""
-    flat = {
-        name: {
-            f"{section}.{key}": format_value(value)
-            for section, values in config.items()
-            if isinstance(values, dict)
-            for key, value in values.items()
-        }
-        | {key: format_value(value) for key, value in config.items() if not isinstance(value, dict)}
-        for name, config in configs.items()
-    }
-    keys = sorted(set().union(*flat.values()))
+    settings = {name: flat(config) for name, config in configs.items()}
+    keys = sorted(set().union(*settings.values()))
     return {
-        key: {name: values.get(key, "") for name, values in flat.items()}
+        key: {name: values.get(key, "") for name, values in settings.items()}
         for key in keys
-        if len({values.get(key, "") for values in flat.values()}) > 1
+        if len({values.get(key, "") for values in settings.values()}) > 1
     }

@@ -217,7 +217,7 @@ def _first_of_each(evidence: Evidence) -> list[tuple[Row, dict[str, np.ndarray]]
 
 NO_PANELS = (
     "No run here has saved panels of a Q distribution. Runs of algorithm qdq write them when they finish; `qdq train` with "
-    "--resume adds them to a finished run of an older version."
+    "--resume adds them to a finished run of an older version, if its weights are still there."
 )
 
 
@@ -355,7 +355,10 @@ def _data(page: Page, evidence: Evidence) -> str:
             digest = escape(rows[0].first.dataset_sha256)
             parts.append(
                 f"<h3>{escape(task)}</h3>"
-                + _missing("These runs keep no data card; `qdq train` with --resume adds it.")
+                + _missing(
+                    "These runs keep no data card. `qdq train` with --resume adds it to a run whose weights are still there; "
+                    "`qdq data inspect DATASET --html FILE` draws one from the data."
+                )
                 + f'<p class="small">sha256 of the arrays <code>{digest}</code></p>'
             )
             continue

@@ -1,5 +1,6 @@
 """The ablations of the method as studies: one setting in several values, or H replaced by what should not work."""
 
+from qdq import presets
 from qdq.errors import UsageError, suggest
 from qdq.sweep.study import Variant
 
@@ -19,6 +20,8 @@ def _nodes(nodes: int) -> tuple[str, ...]:
 
 # `fast` asks H nothing and has no penalty, so without these its runs would not differ; `paper` and `release` have a penalty.
 PENALTY = "algorithm.penalty=signed"
+# What `fast` holds its policy to the data with; `paper` and `release` have no such thing to let go of.
+LET_GO = "algorithm.risk_weight=0"
 PAPERS_H = ("algorithm.uncertainty=q_distribution", PENALTY)
 
 ABLATIONS: dict[str, Changes] = {
@@ -43,8 +46,8 @@ ABLATIONS: dict[str, Changes] = {
         "ensemble": ("algorithm.uncertainty=ensemble",),
         "nearest": ("algorithm.uncertainty=nearest",),
         "teacher": ("algorithm.uncertainty=q_distribution", "q_distribution.learner=teacher"),
-        "no penalty": ("algorithm.penalty=none", "algorithm.risk_weight=0"),
-        "matched discount": ("algorithm.penalty=discount",),
+        "no penalty": ("algorithm.penalty=none", LET_GO),
+        "matched discount": ("algorithm.penalty=discount", LET_GO),
     },
     "quadrature": {
         "2 nodes": _nodes(2),
@@ -56,12 +59,19 @@ ABLATIONS: dict[str, Changes] = {
 }
 
 
-def variants(over: str, preset: str, steps: int | None, overrides: tuple[str, ...]) -> list[Variant]:
-    """The runs that are compared."""
+def changes(over: str, preset: str) -> Changes:
+    """What each variant changes of a preset."""
     if over not in ABLATIONS:
         raise UsageError(f"There is no ablation over {over!r}; {suggest(over, list(ABLATIONS))}")
-    own = {PENALTY} if preset.split("/")[0] in ("paper", "release") else set()
+    ours = {PENALTY, LET_GO} if preset.split("/")[0] not in presets.OURS else set()
+    return {
+        name: tuple(change for change in changed if change not in ours) for name, changed in ABLATIONS[over].items()
+    }
+
+
+def variants(over: str, preset: str, steps: int | None, overrides: tuple[str, ...]) -> list[Variant]:
+    """The runs that are compared."""
     return [
-        Variant(name, ("qdq",), preset, steps, (*overrides, *(change for change in changes if change not in own)))
-        for name, changes in ABLATIONS[over].items()
+        Variant(name, ("qdq",), preset, steps, (*overrides, *changed))
+        for name, changed in changes(over, preset).items()
     ]

@@ -51,6 +51,8 @@ def execute(
     if not leading():
         display = Silent()
     fresh = leading() and _check_folder(out, config, dataset, resume)
+    if not fresh:
+        _check_weights(out, seeds)
     began = time.monotonic()
     prepared = prepare(dataset, config, memory)
     if prepared.streamed:
@@ -150,6 +152,16 @@ def _check_folder(out: Path, config: Config, dataset: Dataset, resume: bool) -> 
             f"{out} was started with another configuration ({changed}); choose another --name, or the same settings."
         )
     return False
+
+
+def _check_weights(out: Path, seeds: list[int]) -> None:
+    """A record whose weights were not kept can be read, and more seeds can be trained into it; there is nothing else to do."""
+    finished = all((out / f"seed_{seed}" / "outcome.json").exists() for seed in seeds)
+    if finished and not any(out.glob("seed_*/policy.safetensors")):
+        raise UsageError(
+            f"{out} is the record of a finished run without its weights, so there is nothing to go on with; `qdq report` shows "
+            "what it holds, and another --name or --out trains it again."
+        )
 
 
 def _check_stream(out: Path, prepared: Prepared) -> None:
