@@ -93,6 +93,9 @@ def test_runs_refuse_what_does_not_fit(tmp_path: Path) -> None:
         run.policy(np.zeros((3, 5)))
     with pytest.raises(DataError, match="NaN"):
         run.policy(np.full((3, 2), np.nan))
+    for text in (np.full((3, 2), "far"), [[0.0, 1.0], [0.0]], [[None, {}]]):
+        with pytest.raises(DataError, match="The observations are not an array of numbers"):
+            run.policy(text)  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="do not learn one"):
         run.uncertainty(np.zeros((1, 2)), np.zeros((1, 1)))
     with pytest.raises(UsageError, match="exists already"):
@@ -101,6 +104,13 @@ def test_runs_refuse_what_does_not_fit(tmp_path: Path) -> None:
         fit(probe_dataset(0.4), tmp_path, name="one", resume=True)
     with pytest.raises(DataError, match="not a run folder"):
         qdq.load_run(tmp_path / "nothing")
+
+
+@pytest.mark.parametrize("seeds", [[-1], [0, -2], [0.5], ["0"], [None], [2**32], []])
+def test_what_is_no_seed_is_refused_before_anything_is_written(seeds: list[Any], tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"A seed must be a whole number from 0 to 4294967295|At least one seed"):
+        fit(probe_dataset(0.3), tmp_path, seeds=seeds)
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_damaged_artefact_is_noticed(tmp_path: Path) -> None:

@@ -1,5 +1,7 @@
 """The two learners of the Q distribution against known conditional distributions."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -76,7 +78,18 @@ def test_student_and_target_start_from_the_teacher() -> None:
             np.testing.assert_array_equal(ours, teachers)
 
 
-def test_highest_noise_level_is_trained() -> None:
-    index = jax.random.randint(jax.random.key(0), (10_000,), 0, len(diffusion.time_grid(10)) - 1)
-    assert int(index.min()) == 0  # the pair that starts at TIME_MAX
-    assert int(index.max()) == 9
+def test_every_noise_level_is_trained_and_the_highest_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn = []
+
+    def recording(denoiser: Any, x: jax.Array, t: jax.Array, following: jax.Array) -> jax.Array:
+        drawn.append((np.asarray(t), np.asarray(following)))
+        return x
+
+    monkeypatch.setattr(consistency, "heun_step", recording)
+    grid, rows = diffusion.time_grid(10), KnownDistribution(False).sample(jax.random.key(1), 500)
+    consistency.loss(NETWORK, NETWORK, NETWORK, grid, rows, jax.random.key(0))
+    (t, following), levels = drawn[0], np.asarray(grid)
+    assert levels[0] == pytest.approx(diffusion.TIME_MAX, rel=1e-6)  # where sampling starts
+    assert set(zip(t.tolist(), following.tolist(), strict=True)) == set(
+        zip(levels[:-1].tolist(), levels[1:].tolist(), strict=True)
+    )

@@ -21,6 +21,7 @@ from qdq.errors import DataError, UsageError
 from qdq.memory import parse_memory
 from qdq.normalisers import identity
 from qdq.q_distribution import QDistribution
+from qdq.settings import checked_seed
 from qdq.training.compilation import configure_jax
 from qdq.training.deployed import DeployedPolicy
 from qdq.training.display import Display, choose
@@ -58,13 +59,14 @@ def train(
     would be given for this dataset; a dataset given by name or path brings its own. `together` trains all seeds in one
     program over all devices (default: where there are several devices, or one that is no CPU).
     """
+    if not len(seeds):
+        raise UsageError("At least one seed is needed.")
+    numbers = [checked_seed(seed) for seed in seeds]
     budget = None if memory is None else parse_memory(memory)
     if not isinstance(dataset, Dataset):
         origin = shlex.quote(str(dataset))
     data = dataset if isinstance(dataset, Dataset) else load_dataset(dataset, memory=budget)
     configure_jax()
-    if not seeds:
-        raise UsageError("At least one seed is needed.")
     config, sources = presets.build_for(data, algorithm, preset, tuple(overrides), steps)
     if name is not None and (Path(name).name != name or "\0" in name):
         raise UsageError(f"A run cannot be called {name!r}; give a plain name, and its folder with --out.")
@@ -73,7 +75,7 @@ def train(
     if sources["q_dataset.width"] == presets.FITTED:
         shown.line(f"windows of {config.q_dataset.width} steps: {presets.FITTED}")
     options: dict[str, Any] = {"memory": budget, "origin": origin, "together": together}
-    execute(data, config, list(seeds), folder, resume=resume, display=shown, **options)
+    execute(data, config, numbers, folder, resume=resume, display=shown, **options)
     if leading():
         from qdq.report import plots
 
@@ -286,7 +288,10 @@ class Run:
         return policy.observation_normaliser.forward(states), policy.action_scaler.forward(choices)
 
     def _rows(self, label: str, array: np.ndarray, size: int) -> tuple[jax.Array, bool]:
-        values = np.asarray(array, np.float32)
+        try:
+            values = np.asarray(array, np.float32)
+        except (TypeError, ValueError) as error:
+            raise DataError(f"The {label} are not an array of numbers; give one row of {size} numbers each.") from error
         single = values.ndim == 1
         values = values[None] if single else values
         if values.ndim != 2 or values.shape[1] != size:

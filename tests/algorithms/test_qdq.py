@@ -129,16 +129,31 @@ def test_antmaze_like_targets_stay_above_their_floor() -> None:
 
 
 def test_two_term_loss_has_the_gradient_of_one_regression() -> None:
-    alpha, high, low = 0.7, jnp.array([3.0, -1.0]), jnp.array([2.0, -4.0])
+    """Eq. 7 as printed, alpha * L_H + (1 - alpha) * L_L, beside our loss on our one target (Appendix D)."""
+    config = qdq.Config(alpha=0.7, beta=0.5, discount=0.9, critic_hidden=(8,))
+    problem = Problem(2, 1, 10, 0.0, 1.0, distribution=Spread(jnp.array([1.0, 1.0, 1.0, 5.0])))  # type: ignore[arg-type]
+    state = state_with(jnp.array([[10.0, 4.0, 3.0, 2.0], [20.0, 3.0, 8.0, 9.0]]), config, problem)
+    rows = batch([1.0, 0.5, 2.0, 1.0], [0.0, 0.0, 1.0, 0.0])
+    rows = rows._replace(observations=jax.random.normal(jax.random.key(1), (4, 2)))
+    q = np.array([10.0, 3.0, 3.0, 2.0])  # the smaller critic
+    lower = q * np.array([0.5, 0.5, 0.5, 0.5 * 1.0 / 5.0])  # Q_L: beta, and beta * H_beta / H where H = 5
+    goes_on = 0.9 * np.array([1.0, 1.0, 0.0, 1.0])
+    high, low = np.asarray(rows.rewards) + goes_on * q, np.asarray(rows.rewards) + goes_on * lower
 
-    def two_terms(q: jax.Array) -> jax.Array:
-        return jnp.sum(alpha * (q - high) ** 2 + (1 - alpha) * (q - low) ** 2)
+    def two_terms(critics: Any) -> jax.Array:
+        predicted = critics(rows.observations, rows.actions)
+        return 0.7 * jnp.mean(jnp.square(predicted - high)) + (1 - 0.7) * jnp.mean(jnp.square(predicted - low))
 
-    def one_regression(q: jax.Array) -> jax.Array:
-        return jnp.sum((q - (alpha * high + (1 - alpha) * low)) ** 2)
+    def one_regression(critics: Any) -> jax.Array:
+        aware, _ = qdq.uncertainty_aware(
+            state.target_critics, rows.next_observations, rows.actions, config, problem, jax.random.key(0)
+        )
+        return qdq.critic_loss(critics, rows, qdq.one_step(aware, config, problem, rows), jnp.ones(4))[0]
 
-    q = jnp.array([0.3, 5.0])
-    np.testing.assert_allclose(jax.grad(two_terms)(q), jax.grad(one_regression)(q), rtol=1e-6)
+    ours, printed = (jax.tree.leaves(jax.grad(loss)(state.critics)) for loss in (one_regression, two_terms))
+    assert any(np.any(leaf != 0.0) for leaf in ours)
+    for one, two in zip(ours, printed, strict=True):
+        np.testing.assert_allclose(one, two, rtol=1e-4, atol=1e-5)
 
 
 def test_extraction_weights_recorded_actions_by_their_advantage() -> None:

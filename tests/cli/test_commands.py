@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from qdq.cli.main import main
 from qdq.data.npz import write_npz
 from tests.probes import probe_dataset
 
@@ -69,18 +70,43 @@ def test_help_is_quick_and_does_not_import_jax(tmp_path: Path) -> None:
         (["train", "probe.npz", "--preset", "paper"], 2, "choose one explicitly"),
         (["train", "probe.npz", "--set", "algorithm.alhpa=1"], 2, "did you mean 'algorithm.alpha'"),
         (["train", "probe.npz", "--seeds", "0"], 2, "--seeds must be at least 1"),
+        (["train", "probe.npz", "--first-seed", "-1"], 2, "A seed must be a whole number from 0"),
         (["train", "probe.npz", "--steps", "150"], 2, "multiple of training.chunk"),
         (["train", "probe.npz", "--memory", "lots"], 2, "'lots' is not understood"),
         (["train", "probe.npz", "--memory", "20KB"], 2, "too small"),
         (["presets", "show", "papper/hopper-medium"], 2, "did you mean 'paper/hopper-medium'"),
         (["evaluate", "nowhere"], 3, "not a run folder"),
+        (["evaluate", "nowhere", "--seed", "-5"], 2, "A seed must be a whole number from 0"),
+        (["demo", "--seed", "-1"], 2, "A seed must be a whole number from 0"),
         (["uncertainty", "nowhere", "--input", "x.npz"], 3, "not a run folder"),
     ],
 )
 def test_bad_requests_get_one_sentence(arguments: list[str], code: int, text: str, probe: Path, tmp_path: Path) -> None:
     said = sentence(qdq(*arguments, cwd=tmp_path, expect=code))
     assert text in said
-    assert not (tmp_path / "runs").exists()
+    assert {path.name for path in tmp_path.iterdir()} <= {"probe.npz", "cache"}  # nothing half-written
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["train", "probe.npz", "--first-seed", "4294967295", "--seeds", "2"],
+        ["data", "make", "hopper-random", "--seed", "-1"],
+        ["online", "Hopper-v4", "--seed", "-1"],
+        ["quality", "nowhere", "probe.npz", "--seed", "-1"],
+        ["suggest-beta", "nowhere", "--seed", "-1"],
+        ["stress", "--seed", "-1"],
+    ],
+)
+def test_every_command_refuses_what_is_no_seed(
+    arguments: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit) as caught:
+        main(arguments)
+    assert caught.value.code == 2
+    assert "A seed must be a whole number from 0 to 4294967295" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
 
 
 def broken(change: str) -> dict[str, np.ndarray]:
@@ -218,6 +244,9 @@ def test_train_evaluate_uncertainty_resume(probe: Path, tmp_path: Path) -> None:
     assert set(alone) == {"border", "signal", "surprise", "risky"}
     np.savez(questions, observations=np.zeros((5, 3)), actions=np.zeros((5, 1)))
     assert "of size 2" in sentence(qdq("uncertainty", folder, "--input", questions, cwd=tmp_path, expect=3))
+    np.savez(questions, observations=np.full((5, 2), "far"), actions=np.zeros((5, 1)))
+    said = sentence(qdq("uncertainty", folder, "--input", questions, cwd=tmp_path, expect=3))
+    assert "The observations are not an array of numbers" in said
 
 
 def test_interrupt_saves_and_resume_goes_on(probe: Path, tmp_path: Path) -> None:

@@ -51,7 +51,9 @@ def make(
         force: Replace a dataset that was made before.
     """
     from qdq.data.factory import make_dataset
+    from qdq.settings import checked_seed
 
+    checked_seed(seed)
     print(make_dataset(name, transitions=transitions, seed=seed, workers=workers, force=force))
 
 

@@ -39,7 +39,9 @@ def demo(seed: int = 0, out: Path = Path("demo")) -> None:
 
     import qdq
     from qdq.report import plots
+    from qdq.settings import checked_seed
 
+    checked_seed(seed)
     console = Console(highlight=False)
     data, reused = demo_dataset()
     console.print(

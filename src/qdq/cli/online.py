@@ -37,7 +37,9 @@ def online(
         critic_layer_norm: LayerNorm in the critics.
     """
     from qdq.online.run import train_online
+    from qdq.settings import checked_seed
 
+    checked_seed(seed)
     folder = train_online(
         environment,
         algorithm,

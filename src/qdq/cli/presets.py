@@ -41,11 +41,16 @@ def show(name: NameArgument, /, algorithm: str = "qdq") -> None:
 
 
 def doctor() -> None:
-    """Check the installation: versions, devices and a self-test of a few seconds."""
+    """Check the installation: versions, devices and a self-test of about five seconds."""
+    import os
     import time
 
+    from qdq.training.compilation import configure_jax
     from qdq.training.versions import machine, versions
 
+    configure_jax()
+    # The self-test compiles for longer than it trains, so nothing is optimised. JAX reads its flags when it is first used.
+    os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_backend_optimization_level=0".strip()
     for name, version in versions().items():
         print(f"{name:<12} {version}")
     for name, value in machine().items():

@@ -45,8 +45,10 @@ def quality(
     from qdq.data.load import load_dataset
     from qdq.evaluation import quality as measuring
     from qdq.report.runs import QUALITY
+    from qdq.settings import checked_seed
     from qdq.training.display import Silent, choose
 
+    checked_seed(seed)
     opened = qdq.load_run(run)
     data = load_dataset(dataset, columns=columns)
     measuring.check_dataset(opened, data)
@@ -180,7 +182,9 @@ def suggest_beta(
     import json as json_module
 
     from qdq.evaluation import measures
+    from qdq.settings import checked_seed
 
+    checked_seed(seed)
     if dataset is None:
         recorded, random = _saved_uncertainty(run)
     else:

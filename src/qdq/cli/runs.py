@@ -49,9 +49,11 @@ def train(
         set: Change one setting: section.key=value; may be repeated. `qdq presets show fast` lists them.
     """
     from qdq.errors import UsageError
+    from qdq.settings import checked_seed
 
     if seeds < 1:
         raise UsageError(f"--seeds must be at least 1, but is {seeds}.")
+    numbers = list(range(checked_seed(first_seed), checked_seed(first_seed + seeds - 1) + 1))
     if distributed:
         from qdq.training.compilation import join_others
 
@@ -65,7 +67,6 @@ def train(
     origin = shlex.join([dataset] if columns is None else [dataset, "--columns", str(columns)])
     options: dict[str, Any] = {"steps": steps, "out": out, "name": name, "resume": resume, "memory": memory}
     options["together"] = together
-    numbers = list(range(first_seed, first_seed + seeds))
     run = qdq.train(data, algorithm, preset, numbers, overrides=set, origin=origin, **options)
     _print_result(run)
 
@@ -127,7 +128,9 @@ def evaluate(
         discount: With --ope: discount per step (default: 0.99).
     """
     from qdq.errors import UsageError
+    from qdq.settings import checked_seed
 
+    checked_seed(seed)
     if ope is not None:
         if dataset is None:
             raise UsageError("--ope needs the recorded episodes; add --dataset with what the run was trained on.")

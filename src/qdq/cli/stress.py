@@ -24,8 +24,10 @@ def stress(
         set: Change one setting of both runs: section.key=value; may be repeated.
     """
     from qdq.errors import DataError, UsageError
+    from qdq.settings import checked_seed
     from qdq.training import stress as crash_test
 
+    checked_seed(seed)
     if kills < 1:
         raise UsageError(f"--kills must be at least 1, but is {kills}.")
     outcome = crash_test.stress(out, kills, seed, steps, set, lambda text: print(text, flush=True))
