@@ -72,6 +72,13 @@ def test_the_page_is_the_same_each_time(runs: Path) -> None:
     assert one == two
 
 
+def test_a_tie_is_told_as_one(runs: Path) -> None:
+    _, page = build(gather(find_runs([runs / "qdq", runs / "qdq-alpha"])))  # the same scores under two settings
+    assert "hopper-medium: highest mean, QDQ and QDQ (alpha=0.9) (2 seeds)" in page
+    _, page = build(gather(find_runs([runs / "qdq", runs / "bc"])))
+    assert len(re.findall("hopper-medium: highest mean, (QDQ|BC) ", page)) == 1
+
+
 @pytest.mark.parametrize("folder", ["hostile", "bc", "nested"])
 def test_pages_of_little_still_stand(folder: str, runs: Path) -> None:
     page, text = build(gather(find_runs([runs / folder])))

@@ -96,7 +96,7 @@ def _lead(evidence: Evidence) -> str:
 
 
 def _headline(evidence: Evidence) -> str:
-    """One tile for each task: the best mean of a finished method, and the data's own score."""
+    """One tile for each task: the best mean of a finished method, or of all that share it, and the data's own score."""
     tiles = []
     for task in evidence.tasks:
         scored = [row for row in evidence.of_task(task) if row.summary]
@@ -105,11 +105,13 @@ def _headline(evidence: Evidence) -> str:
             continue
         best = max(rows, key=lambda row: row.summary["mean"] if row.summary else 0.0)
         assert best.summary is not None
-        spread = "" if best.summary["std"] is None else f" ± {best.summary['std']:.1f}"
+        shown = f"{best.summary['mean']:.1f}"
+        sharing = [row.method for row in rows if row.summary and f"{row.summary['mean']:.1f}" == shown]
+        spread = "" if best.summary["std"] is None or len(sharing) > 1 else f" ± {best.summary['std']:.1f}"
         behaviour = evidence.behaviour(task)
         beside = f", the data {behaviour:.1f}" if behaviour is not None else ""
-        note = f"{task}: highest mean{' so far' if best.unfinished else ''}, {best.method} ({_count(best.summary['seeds'], 'seed')}){beside}"
-        tiles.append(f'<div class="tile"><b>{best.summary["mean"]:.1f}{spread}</b><span>{escape(note)}</span></div>')
+        note = f"{task}: highest mean{' so far' if best.unfinished else ''}, {' and '.join(sharing)} ({_count(best.summary['seeds'], 'seed')}){beside}"
+        tiles.append(f'<div class="tile"><b>{shown}{spread}</b><span>{escape(note)}</span></div>')
     return f'<div class="tiles">{"".join(tiles)}</div>' if tiles else ""
 
 
