@@ -162,6 +162,13 @@ def test_a_damaged_folder_is_one_sentence(damage: str, runs: Path, tmp_path: Pat
         _ = [run.data_card for run in find_runs([tmp_path / "bc"])]
 
 
+def test_progress_that_is_no_object_is_one_sentence(runs: Path, tmp_path: Path) -> None:
+    shutil.copytree(runs / "nested" / "stopped", tmp_path / "stopped")
+    (tmp_path / "stopped" / "seed_1" / "progress.json").write_text("null")
+    with pytest.raises(DataError, match="is damaged; remove it"):
+        find_runs([tmp_path / "stopped"])
+
+
 def test_a_folder_of_another_shape_is_one_sentence(runs: Path, tmp_path: Path) -> None:
     shutil.copytree(runs / "bc", tmp_path / "bc")
     config = json.loads((tmp_path / "bc" / "config.json").read_text())

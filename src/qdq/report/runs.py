@@ -225,6 +225,10 @@ def _read_seed(folder: Path, number: int, last: int) -> SavedSeed:
         )
     curve = _read_evaluations(folder / "evaluations.jsonl")
     progress = storage.read_json(folder / "progress.json") if (folder / "progress.json").exists() else {}
+    if not isinstance(progress, dict):
+        raise DataError(
+            f"{folder / 'progress.json'} is damaged; remove it, and `qdq train ... --resume` writes it anew."
+        )
     metrics = read_metrics(folder / "metrics.csv")
     step = int(max([0, *metrics.get("step", [])[-1:]]))
     return SavedSeed(
